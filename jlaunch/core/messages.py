@@ -7,6 +7,8 @@ travel beside events with their own flow control, so that a flood of output neve
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from jlaunch.core.actions import AgentOrder, FormGroup, OpenGroup, RefuseGroup
@@ -125,3 +127,131 @@ class ToRank(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     body: FormGroup | OpenGroup | RefuseGroup
+
+
+# ---- the codec -----------------------------------------------------------------------------------
+#
+# One encoder and one strict decoder for each kind of message. Encoding refuses what the other side
+# would refuse. Every function raises ProtocolError and nothing else.
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """What every message has in common, whatever its version: used to say which version spoke."""
+
+    version: int
+
+
+_Message = TypeVar("_Message", Up, Down, FromRank, ToRank, AgentStart)
+
+_encoder = msgspec.msgpack.Encoder()
+_envelope_decoder = msgspec.msgpack.Decoder(_Envelope)
+_up_decoder = msgspec.msgpack.Decoder(Up)
+_down_decoder = msgspec.msgpack.Decoder(Down)
+_from_rank_decoder = msgspec.msgpack.Decoder(FromRank)
+_to_rank_decoder = msgspec.msgpack.Decoder(ToRank)
+_agent_start_decoder = msgspec.msgpack.Decoder(AgentStart)
+
+
+def encode_up(host: int, incarnation: str, body: AgentEvent | Output | StdinTaken) -> bytes:
+    """Message of the agent of ``host`` to the supervisor."""
+    _check_chunk(body)
+    return _encode(Up(version=PROTOCOL_VERSION, host=host, incarnation=incarnation, body=body))
+
+
+def encode_down(body: AgentOrder | OutputTaken | Stdin) -> bytes:
+    """Message of the supervisor to an agent."""
+    _check_chunk(body)
+    return _encode(Down(version=PROTOCOL_VERSION, body=body))
+
+
+def encode_from_rank(body: Join | Formed | InitFailed | Report) -> bytes:
+    """Message of a rank to its agent."""
+    return _encode(FromRank(version=PROTOCOL_VERSION, body=body))
+
+
+def encode_to_rank(body: FormGroup | OpenGroup | RefuseGroup) -> bytes:
+    """Message of an agent to a rank."""
+    return _encode(ToRank(version=PROTOCOL_VERSION, body=body))
+
+
+def encode_agent_start(start: AgentStart) -> bytes:
+    """An agent's start, without the length prefix of the pipe. Holds keys: never log it."""
+    return _encode(start)
+
+
+def decode_up(data: bytes) -> Up:
+    """What an agent sent to the supervisor."""
+    message = _decode(_up_decoder, data, "message from an agent")
+    _check_chunk(message.body)
+    return message
+
+
+def decode_down(data: bytes) -> Down:
+    """What the supervisor sent to an agent."""
+    message = _decode(_down_decoder, data, "message from the supervisor")
+    _check_chunk(message.body)
+    return message
+
+
+def decode_from_rank(data: bytes) -> FromRank:
+    """What a rank sent to its agent."""
+    return _decode(_from_rank_decoder, data, "message from a rank")
+
+
+def decode_to_rank(data: bytes) -> ToRank:
+    """What an agent sent to a rank."""
+    return _decode(_to_rank_decoder, data, "message from the agent")
+
+
+def decode_agent_start(data: bytes) -> AgentStart:
+    """What the supervisor wrote to a new agent's stdin."""
+    return _decode(_agent_start_decoder, data, "start of an agent")
+
+
+def _encode(message: Up | Down | FromRank | ToRank | AgentStart) -> bytes:
+    try:
+        data = _encoder.encode(message)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"cannot encode {type(message).__name__}: {error}") from error
+    _check_size(len(data), type(message).__name__)
+    return data
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_Message], data: bytes, what: str) -> _Message:
+    _check_size(len(data), what)
+    try:
+        message = decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # Another version may well have another shape: say that first, it is the mend.
+        _check_version(_version_of(data), what)
+        raise ProtocolError(f"{what}: {error}") from error
+    _check_version(message.version, what)
+    return message
+
+
+def _version_of(data: bytes) -> int:
+    """The version that ``data`` claims; ours if it claims none, so that its own error is shown."""
+    try:
+        return _envelope_decoder.decode(data).version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return PROTOCOL_VERSION
+
+
+def _check_version(version: int, what: str) -> None:
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"{what}: speaks version {version}, expected {PROTOCOL_VERSION}: "
+            "install the same jlaunch on every host"
+        )
+
+
+def _check_size(size_bytes: int, what: str) -> None:
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"{what}: {size_bytes} bytes, at most {MAX_MESSAGE_BYTES} expected")
+
+
+def _check_chunk(body: object) -> None:
+    if isinstance(body, Output | Stdin) and len(body.data) > OUTPUT_CHUNK_BYTES:
+        raise ProtocolError(
+            f"{type(body).__name__}: {len(body.data)} bytes in one piece, at most {OUTPUT_CHUNK_BYTES} expected"
+        )
