@@ -1,0 +1,176 @@
+"""The environment of a rank, and the files that its variables name. Values in, values out.
+
+A rank gets, later winning: what its agent was started with (the supervisor's environment, on its
+machine), the hosts file's and ``--env``, what MLX's own launcher sets for the backend, and the job's.
+Variables of an outer or earlier launcher are removed first: a forgotten ``JACCL_RANK`` would win over ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+
+from jlaunch.core import contract
+from jlaunch.core.contract import HostFiles
+from jlaunch.core.spec import Backend, JobSpec
+
+PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""The directory that an interpreter must search to find this very jlaunch."""
+
+STARTUP_DIR = os.path.join(PACKAGE_ROOT, "jlaunch", "runtime", "startup")
+"""Holds the ``sitecustomize`` that brings the bootstrap into every Python of the job."""
+
+NO_BOOTSTRAP_FILE = "no-bootstrap.hostfile"
+DEVICES_FILE = "devices.json"
+
+_OF_LAUNCHERS = frozenset(
+    {
+        "MLX_RANK",
+        "MLX_WORLD_SIZE",
+        "MLX_HOSTFILE",
+        "MLX_IBV_DEVICES",
+        "MLX_JACCL_COORDINATOR",
+        "MLX_JACCL_RING",
+        "JACCL_RANK",
+        "JACCL_IBV_DEVICES",
+        "JACCL_COORDINATOR",
+        "JACCL_RING",
+    }
+)
+
+_JACCL = (Backend.JACCL, Backend.JACCL_RING)
+
+
+def agent_environment(base: Mapping[str, str], terminal: tuple[int, int] | None) -> dict[str, str]:
+    """The environment of a local agent: ``base``, and a way to find this jlaunch.
+
+    ``terminal`` is columns and lines of the launcher's terminal; the ranks see no terminal themselves.
+    """
+    env = dict(base)
+    env["PYTHONPATH"] = _prepended(PACKAGE_ROOT, base.get("PYTHONPATH"))
+    if terminal is not None:
+        env.setdefault("COLUMNS", str(terminal[0]))
+        env.setdefault("LINES", str(terminal[1]))
+    return env
+
+
+def inherited_environment(agent: Mapping[str, str]) -> dict[str, str]:
+    """What ``agent_environment`` was made from: the ranks must not see what only the agent needs."""
+    env = dict(agent)
+    first, separator, rest = env.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == PACKAGE_ROOT:
+        del env["PYTHONPATH"]
+        if separator:
+            env["PYTHONPATH"] = rest
+    return env
+
+
+def rank_environment(
+    base: Mapping[str, str],
+    spec: JobSpec,
+    *,
+    host: int,
+    host_dir: str,
+    rank: int,
+    epoch: int,
+    restart_count: int,
+) -> dict[str, str]:
+    """All variables of the process that is started as ``rank`` in ``epoch``."""
+    env = {name: value for name, value in base.items() if name not in _OF_LAUNCHERS}
+    env.update(spec.env)
+    env.update(_backend_variables(spec, host=host, host_dir=host_dir, rank=rank, epoch=epoch))
+    env["PYTHONPATH"] = _prepended(STARTUP_DIR, env.get("PYTHONPATH"))
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env |= {
+        contract.ENV_JOB: spec.job,
+        contract.ENV_RANK: str(rank),
+        contract.ENV_LOCAL_RANK: str(spec.ranks_of(host).index(rank)),
+        contract.ENV_WORLD_SIZE: str(spec.world_size),
+        contract.ENV_EPOCH: str(epoch),
+        contract.ENV_RESTART_COUNT: str(restart_count),
+        contract.ENV_DIR: host_dir,
+        contract.ENV_BACKEND: spec.backend.value,
+        contract.ENV_DEADLINE_S: repr(spec.timeouts.deadline_s),
+        contract.ENV_VERBS: spec.verbs.value,
+        contract.ENV_SOFT_DIR: os.path.join(host_dir, HostFiles.soft_dir(epoch)),
+    }
+    return env
+
+
+def backend_files(spec: JobSpec, epoch: int, draw_ports: Callable[[int], list[int]]) -> dict[str, bytes]:
+    """The files that the variables of ``epoch`` name, by their names in the host directory.
+
+    ``draw_ports`` gives free ports: fresh ones for each epoch, since the old may linger.
+    """
+    if spec.backend is Backend.RING:
+        ports = draw_ports(spec.world_size * spec.connections_per_ip)
+        per_rank = [ports[i :: spec.world_size] for i in range(spec.world_size)]
+        addresses = [[f"127.0.0.1:{port}" for port in of_rank] for of_rank in per_rank]
+        return {_ring_file(epoch): json.dumps(addresses).encode()}
+    if spec.backend in _JACCL:
+        return {NO_BOOTSTRAP_FILE: _NO_BOOTSTRAP, DEVICES_FILE: json.dumps(_device_matrix(spec)).encode()}
+    return {}
+
+
+def command_line(program: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """What to execute for the program that the user named: a ``.py`` file runs under ``python``."""
+    if program[0].endswith(".py"):
+        return (python, *program)
+    return program
+
+
+_NO_BOOTSTRAP = (
+    b"jlaunch: this job's ranks are joined by jlaunch's bootstrap, which did not run in this process\n"
+    b"(python -I, -E or -S?). MLX's ring must not take this file for one of its own.\n"
+)
+
+
+def _backend_variables(spec: JobSpec, *, host: int, host_dir: str, rank: int, epoch: int) -> dict[str, str]:
+    """What MLX's own launcher would set, so that a program that looks at it finds it."""
+    variables = {"MLX_RANK": str(rank)}
+    if spec.backend in _JACCL:
+        variables["MLX_IBV_DEVICES"] = os.path.join(host_dir, DEVICES_FILE)
+        variables["MLX_JACCL_COORDINATOR"] = f"{_address_of_rank_0(spec)}:{spec.starting_port}"
+        variables["MLX_HOSTFILE"] = os.path.join(host_dir, NO_BOOTSTRAP_FILE)
+        if spec.backend is Backend.JACCL_RING:
+            variables["MLX_JACCL_RING"] = "1"
+    elif spec.backend is Backend.RING:
+        # With one rank MLX's ring cannot parse a file; without one it makes a group of one.
+        if spec.world_size > 1:
+            variables["MLX_HOSTFILE"] = os.path.join(host_dir, _ring_file(epoch))
+        if spec.verbose:
+            variables["MLX_RING_VERBOSE"] = "1"
+    elif spec.backend is Backend.NCCL:
+        variables["NCCL_HOST_IP"] = _address_of_rank_0(spec)
+        variables["NCCL_PORT"] = str(spec.starting_port)
+        variables["MLX_WORLD_SIZE"] = str(spec.world_size)
+        variables["CUDA_VISIBLE_DEVICES"] = str(spec.ranks_of(host).index(rank))
+        if spec.verbose:
+            variables["NCCL_DEBUG"] = "INFO"
+    return variables
+
+
+def _device_matrix(spec: JobSpec) -> list[list[object]]:
+    """The whole matrix in MLX's form: per rank a row of null, a device, or a list of devices."""
+    matrix: list[list[object]] = []
+    for rank, host in enumerate(spec.placement):
+        row = spec.hosts[host].rdma
+        if row:
+            matrix.append([names[0] if len(names) == 1 else list(names) or None for names in row])
+        else:
+            matrix.append([None if peer == rank else "soft0" for peer in range(spec.world_size)])
+    return matrix
+
+
+def _address_of_rank_0(spec: JobSpec) -> str:
+    ips = spec.hosts[spec.placement[0]].ips
+    return ips[0] if ips else "127.0.0.1"
+
+
+def _ring_file(epoch: int) -> str:
+    return f"ring.e{epoch}.hostfile"
+
+
+def _prepended(directory: str, path: str | None) -> str:
+    return directory if path is None else f"{directory}{os.pathsep}{path}"
