@@ -38,6 +38,8 @@ class EndJob(Action, frozen=True, kw_only=True):
 
     code: int
     cause: str
+    tails: dict[int, tuple[str, ...]] = {}
+    """Last lines of stderr of the ranks to blame, by rank, to be shown with the cause."""
 
 
 class RecordVerdict(Action, frozen=True, kw_only=True):
@@ -124,7 +126,12 @@ class SampleRanks(Order, frozen=True, kw_only=True):
 
 
 class RenewLease(Order, frozen=True, kw_only=True):
-    """A word from above: the agent may go on for another lease. Sent every second at least."""
+    """A word from above: the agent may go on for another lease. Sent every second at least.
+
+    The lease counts from when the agent sent heartbeat ``beat``, the last one that was heard.
+    """
+
+    beat: int = 0
 
 
 class EndAgent(Order, frozen=True, kw_only=True):
@@ -183,6 +190,14 @@ class SendUp(Deed, frozen=True, kw_only=True):
     """Send an event to the supervisor."""
 
     event: AgentEvent
+
+
+class SendBeat(Deed, frozen=True, kw_only=True):
+    """Beat the host block and send ``HeartbeatArrived`` with this ``beat`` and the waits of the local
+    ranks that hold a claim, as their blocks say.
+    """
+
+    beat: int
 
 
 class ExitAgent(Deed, frozen=True, kw_only=True):

@@ -98,10 +98,25 @@ class AgentExited(Event, frozen=True, kw_only=True):
 
     host: int
     status: int | None
+    incarnation: str = ""
+    """Which agent it was; '' for the host's present one."""
 
 
 class HeartbeatArrived(Event, frozen=True, kw_only=True):
-    """Any message from a host's agent is a sign of life; this one says nothing else."""
+    """Any message from a host's agent is a sign of life; this one comes if there is nothing else.
+
+    ``beat`` numbers the heartbeats of one incarnation; ``RenewLease`` echoes it, and the lease counts
+    from the moment the agent sent that beat: so the supervisor knows when a lease has lapsed, however
+    long its renewals lay in the network. ``waits`` tells which local ranks are inside a collective.
+    """
+
+    host: int
+    beat: int = 0
+    waits: dict[int, Wait] = {}
+
+
+class LeaseLapsed(Event, frozen=True, kw_only=True):
+    """The agent heard nothing from above for a whole lease and ends its ranks; it exits after that."""
 
     host: int
 
@@ -163,6 +178,13 @@ class DeadlineAsked(RankEvent, frozen=True, kw_only=True):
     wait: Wait
 
 
+class QuestionAnswered(RankEvent, frozen=True, kw_only=True):
+    """The agent itself answered "keep waiting", because the supervisor was silent. For the log."""
+
+    question: int
+    why: str
+
+
 class DesyncFound(RankEvent, frozen=True, kw_only=True):
     """The wire header did not match: both calls, as the rank that noticed describes them."""
 
@@ -189,12 +211,14 @@ class RankDied(RankEvent, frozen=True, kw_only=True):
     Comes before ``RankExited``. ``status`` as in ``RankExited`` or None if not known yet.
     ``completed_seq`` is the last collective of the world group that the rank had finished.
     ``told`` are ranks whose control blocks the agent has already written (the fast path).
+    ``wait`` is the collective that the rank was in, or in which it raised, if any.
     """
 
     status: int | None
     completed_seq: int
     clean: bool = False
     told: tuple[int, ...] = ()
+    wait: Wait | None = None
 
 
 class RankExited(RankEvent, frozen=True, kw_only=True):
@@ -241,6 +265,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 AgentEvent = (
     AgentReady
     | HeartbeatArrived
+    | LeaseLapsed
     | RankSpawned
     | RankSpawnFailed
     | RankClaimed
@@ -250,6 +275,7 @@ AgentEvent = (
     | RankPaused
     | RankResumed
     | DeadlineAsked
+    | QuestionAnswered
     | DesyncFound
     | RankSampled
     | RankReported
@@ -261,5 +287,23 @@ AgentEvent = (
 )
 """Events that an agent sends to the supervisor."""
 
-JobEvent = AgentEvent | JobStarted | StopRequested | AgentExited
+
+class AgentHeard(Event, frozen=True, kw_only=True):
+    """A host's agent said ``event``: how everything from an agent enters the job machine.
+
+    ``host`` and ``incarnation`` are those of the envelope (``messages.Up``), not of the event: the
+    machine drops what comes from an agent that was declared lost, and what speaks of another host's
+    ranks. Any message of an agent that is no event (output) is fed as ``HeartbeatArrived``.
+    """
+
+    host: int
+    incarnation: str
+    event: AgentEvent
+
+
+class DeadlineReached(Event, frozen=True, kw_only=True):
+    """The moment that ``next_deadline()`` named has come. The driver's timer; ``wake(now)`` is the same."""
+
+
+JobEvent = AgentHeard | JobStarted | StopRequested | AgentExited | ActionFailed | DeadlineReached
 """Everything that the job machine handles."""

@@ -37,6 +37,7 @@ SAMPLES: dict[str, object] = {
     "str | None": "x",
     "Wait": WAIT,
     "Wait | None": WAIT,
+    "dict[int, Wait]": {1: WAIT},
     "Sample": SAMPLE,
     "Loss": LOSS,
     "dict[str, float]": {"step": 3.0, "loss": math.pi},
