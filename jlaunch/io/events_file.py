@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import os
+from collections.abc import Mapping
 
 import msgspec
 
@@ -21,24 +22,28 @@ EVENTS_VERSION = 1
 class EventsFile:
     """Writes ``--events FILE``; a file that cannot be written any more is given up once, not fatal.
 
-    Raises ConfigError if the file cannot be opened. A FIFO works: opening waits for no reader.
+    Appends, and works on a FIFO too. Raises ConfigError if the file cannot be opened.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
         self._path = path
         self._clock = clock
         self._started_at = clock.now()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             self._fd: int | None = os.open(path, flags, 0o644)
         except OSError as error:
             raise ConfigError(f"--events {path}: cannot be written: {error.strerror}") from error
 
-    def write(self, record: msgspec.Struct) -> str | None:
-        """Append one event or action. Returns the reason if the file has just become unwritable."""
+    def write(self, record: msgspec.Struct, **more: object) -> str | None:
+        """Append one event or action, with ``more`` fields beside its own.
+
+        Returns the reason if the file has just become unwritable.
+        """
         if self._fd is None:
             return None
-        line = record_line(record, at=self._clock.unix_time(), t=self._clock.now() - self._started_at)
+        t = self._clock.now() - self._started_at
+        line = record_line(record, at=self._clock.unix_time(), t=t, more=more)
         try:
             _write_all(self._fd, line)
         except OSError as error:
@@ -53,14 +58,14 @@ class EventsFile:
             self._fd = None
 
 
-def record_line(record: msgspec.Struct, *, at: float, t: float) -> bytes:
+def record_line(record: msgspec.Struct, *, at: float, t: float, more: Mapping[str, object]) -> bytes:
     """One line of the events file, newline included."""
     fields = {name: _plain(getattr(record, name)) for name in record.__struct_fields__}
     head = {"v": EVENTS_VERSION, "at": round(at, 6), "t": round(t, 6), "kind": type(record).__name__}
     # An action may have a field named `kind` of its own (a verdict's); the record's kind comes first.
     if "kind" in fields:
         fields["verdict_kind"] = fields.pop("kind")
-    return msgspec.json.encode(head | fields) + b"\n"
+    return msgspec.json.encode(head | fields | dict(more)) + b"\n"
 
 
 def _plain(value: object) -> object:

@@ -79,10 +79,13 @@ class JobDirectory:
         """Path of the directory of ``host``; its agent makes it."""
         return host_dir(self.path, host)
 
-    def remove(self) -> None:
-        """Remove the directory with all that is in it, and release the record."""
-        _remove_tree(self.path)
+    def release(self) -> None:
+        """Let go of the record, and remove the directory unless an agent still lives in it.
+
+        Then that agent removes it, when it is done: the last one out.
+        """
         os.close(self._record_fd)
+        _remove_if_stale(self.path)
 
 
 class HostDirectory:
@@ -109,10 +112,7 @@ class HostDirectory:
         """Remove the directory; and the whole job's, when its supervisor and other agents are gone."""
         _remove_tree(self.path)
         os.close(self._lock_fd)
-        job_dir = os.path.dirname(self.path)
-        with contextlib.suppress(FileNotFoundError), _locked(os.path.dirname(job_dir)):
-            if _is_stale(job_dir):
-                _remove_tree(job_dir)
+        _remove_if_stale(os.path.dirname(self.path))
 
 
 def host_dir(job_dir: str, host: int) -> str:
@@ -169,7 +169,8 @@ def _ensure_user_dir(base: str | None) -> str:
         pass
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot make the directory of jobs: {error.strerror} (JLAUNCH_RUNTIME_DIR chooses another)"
+            f"{path}: cannot make the directory of jobs: {error.strerror} "
+            "(JLAUNCH_RUNTIME_DIR chooses another)"
         ) from error
     _check_private(path)
     return path
@@ -226,6 +227,12 @@ def _job_dirs(base: str | None) -> list[str]:
         return []
     paths = (os.path.join(user_dir, name) for name in names)
     return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
+
+
+def _remove_if_stale(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError), _locked(os.path.dirname(path)):
+        if _is_stale(path):
+            _remove_tree(path)
 
 
 def _is_stale(path: str) -> bool:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 
 from jlaunch.core import contract
 from jlaunch.core.contract import HostFiles
-from jlaunch.core.spec import Backend, JobSpec
+from jlaunch.core.spec import Backend, JobSpec, OutputMode
 
-PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-"""The directory that an interpreter must search to find this very jlaunch."""
-
-STARTUP_DIR = os.path.join(PACKAGE_ROOT, "jlaunch", "runtime", "startup")
+STARTUP_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 """Holds the ``sitecustomize`` that brings the bootstrap into every Python of the job."""
 
 NO_BOOTSTRAP_FILE = "no-bootstrap.hostfile"
@@ -42,27 +40,21 @@ _OF_LAUNCHERS = frozenset(
 _JACCL = (Backend.JACCL, Backend.JACCL_RING)
 
 
-def agent_environment(base: Mapping[str, str], terminal: tuple[int, int] | None) -> dict[str, str]:
-    """The environment of a local agent: ``base``, and a way to find this jlaunch.
+def agent_environment(
+    base: Mapping[str, str], spec: JobSpec, terminal: tuple[int, int] | None
+) -> dict[str, str]:
+    """The environment of a local agent, and so of its ranks: ``base``, and the size of our terminal.
 
-    ``terminal`` is columns and lines of the launcher's terminal; the ranks see no terminal themselves.
+    ``terminal`` is columns and lines of the launcher's terminal, None if it has none; the ranks see only
+    pipes. The prefix of each line comes off the columns, else progress bars would wrap.
     """
     env = dict(base)
-    env["PYTHONPATH"] = _prepended(PACKAGE_ROOT, base.get("PYTHONPATH"))
     if terminal is not None:
-        env.setdefault("COLUMNS", str(terminal[0]))
-        env.setdefault("LINES", str(terminal[1]))
-    return env
-
-
-def inherited_environment(agent: Mapping[str, str]) -> dict[str, str]:
-    """What ``agent_environment`` was made from: the ranks must not see what only the agent needs."""
-    env = dict(agent)
-    first, separator, rest = env.get("PYTHONPATH", "").partition(os.pathsep)
-    if first == PACKAGE_ROOT:
-        del env["PYTHONPATH"]
-        if separator:
-            env["PYTHONPATH"] = rest
+        columns, lines = terminal
+        if spec.output is OutputMode.PREFIX:
+            columns -= len(f"[{spec.world_size - 1}] ")
+        env.setdefault("COLUMNS", str(max(1, columns)))
+        env.setdefault("LINES", str(lines))
     return env
 
 
@@ -113,11 +105,14 @@ def backend_files(spec: JobSpec, epoch: int, draw_ports: Callable[[int], list[in
     return {}
 
 
-def command_line(program: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """What to execute for the program that the user named: a ``.py`` file runs under ``python``."""
-    if program[0].endswith(".py"):
+def command_line(program: tuple[str, ...], python: str | None) -> tuple[str, ...]:
+    """What to execute for the program that the user named.
+
+    ``python`` (``--python``) is put in front of any program; without it a ``.py`` file runs under ours.
+    """
+    if python is not None:
         return (python, *program)
-    return program
+    return (sys.executable, *program) if program[0].endswith(".py") else program
 
 
 _NO_BOOTSTRAP = (
@@ -173,4 +168,4 @@ def _ring_file(epoch: int) -> str:
 
 
 def _prepended(directory: str, path: str | None) -> str:
-    return directory if path is None else f"{directory}{os.pathsep}{path}"
+    return f"{directory}{os.pathsep}{path}" if path else directory

@@ -15,7 +15,7 @@ from jlaunch.core.messages import OUTPUT_CHUNK_BYTES
 from jlaunch.runtime.driver import Driver, Timer
 
 FOREGROUND_CHECK_S = 0.5
-"""A job in the terminal's background looks so often whether it was brought to the front: no event tells it."""
+"""A job in the terminal's background looks so often whether it was brought to the front; no event says so."""
 
 
 class StdinReader:

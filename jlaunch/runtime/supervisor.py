@@ -1,19 +1,97 @@
 """The head process: starts the agents, drives the job machine, shows the output, ends with its code.
 
-The public face of this module, used by the command line, is ``run``.
+The public face of this module, used by the command line, is ``run``. It spawns the agents before it
+imports anything slow, so that two interpreters load side by side; the loop is in ``supervisor_loop``.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import time
+import traceback
+from collections.abc import Mapping
+
+import msgspec
+
+from jlaunch.core.contract import PROTOCOL_VERSION, ExitCode
+from jlaunch.core.errors import ConfigError, JlaunchError
 from jlaunch.core.spec import JobSpec
+from jlaunch.io.jobs import JobDirectory, JobRecord
+from jlaunch.io.local_agent import LocalAgent
+from jlaunch.runtime.environment import agent_environment, command_line
+
+AGENT_ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent_entry.py")
 
 
 def run(spec: JobSpec, *, python: str | None = None, events: str | None = None) -> int:
     """Run the job to its end and return the exit code (DESIGN 3.1).
 
-    ``spec.program`` is what the user typed; ``python`` is ``--python``: it runs a ``.py`` program,
-    or any program when given. ``events`` is the path of ``--events``.
+    ``spec.program`` is what the user typed; ``python`` is ``--python``, put in front of any program; without
+    it a ``.py`` file runs under our own interpreter. ``events`` is the path of ``--events``.
 
-    Raises ConfigError for what is the user's fault and was seen before anything was started.
+    Raises ConfigError for what is the user's fault and was seen before any rank was started.
     """
-    raise NotImplementedError((spec, python, events))
+    _ensure_standard_files()
+    directory = JobDirectory.create(_record(spec))
+    spawn_agent = functools.partial(_spawn_agent, agent_environment(os.environ, spec, _terminal_size()))
+    agents: dict[int, LocalAgent] = {}
+    try:
+        for host in range(len(spec.hosts)):
+            agents[host] = spawn_agent()
+        from jlaunch.runtime.supervisor_loop import SupervisorLoop
+
+        spec = msgspec.structs.replace(spec, program=command_line(spec.program, python))
+        return SupervisorLoop(spec, directory.path, agents, spawn_agent=spawn_agent, events_path=events).run()
+    except JlaunchError:
+        raise
+    except Exception:
+        # A bug of ours: say all we know, let the agents end the ranks, and leave with the code for it.
+        traceback.print_exc()
+        return ExitCode.INTERNAL
+    finally:
+        for agent in agents.values():
+            agent.let_go()
+        directory.release()
+
+
+def _spawn_agent(environment: Mapping[str, str]) -> LocalAgent:
+    try:
+        return LocalAgent(AGENT_ENTRY, environment)
+    except OSError as error:
+        raise ConfigError(f"this machine: cannot start the job's agent: {error.strerror}") from error
+
+
+def _record(spec: JobSpec) -> JobRecord:
+    return JobRecord(
+        version=PROTOCOL_VERSION,
+        job=spec.job,
+        pid=os.getpid(),
+        started_at=time.time(),
+        command=spec.program,
+        cwd=spec.cwd,
+        world_size=spec.world_size,
+        backend=spec.backend.value,
+        policy=spec.policy.value,
+    )
+
+
+def _ensure_standard_files() -> None:
+    """Open /dev/null in the place of a standard file that we were started without.
+
+    Else the next socket would get its number, and be taken for stdin or written to as stderr.
+    """
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd <= 2:
+        fd = os.dup(fd)
+    os.close(fd)
+
+
+def _terminal_size() -> tuple[int, int] | None:
+    for fd in (1, 2, 0):
+        try:
+            size = os.get_terminal_size(fd)
+        except OSError:
+            continue
+        return (size.columns, size.lines) if size.columns > 0 else None
+    return None
