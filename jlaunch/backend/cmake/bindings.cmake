@@ -26,7 +26,16 @@ target_link_libraries(jlaunch_control PUBLIC jlaunch_core PRIVATE jlaunch_warnin
 nanobind_add_module(_control NB_STATIC NB_SUPPRESS_WARNINGS NB_DOMAIN jlaunch_control
   src/control_bindings.cpp)
 target_link_libraries(_control PRIVATE jlaunch_control jlaunch_warnings)
-install(TARGETS _control LIBRARY DESTINATION ${JLAUNCH_INSTALL_DIR})
+install(TARGETS _control LIBRARY DESTINATION ${JLAUNCH_INSTALL_DIR} COMPONENT control)
+
+# The first code of every rank: needs nothing but the C library.
+add_executable(jlaunch-shim shim/main.cpp)
+target_compile_options(jlaunch-shim PRIVATE -fno-exceptions -fno-rtti)
+target_link_libraries(jlaunch-shim PRIVATE jlaunch_warnings)
+if(NOT APPLE)
+  target_link_options(jlaunch-shim PRIVATE LINKER:--as-needed) # drops libstdc++
+endif()
+install(TARGETS jlaunch-shim RUNTIME DESTINATION ${JLAUNCH_INSTALL_DIR}/bin COMPONENT control)
 
 # The control side alone (an agent's half, its tests) builds where MLX is not installed.
 option(JLAUNCH_EXT "Build the extension for MLX" ON)
