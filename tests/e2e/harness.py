@@ -96,7 +96,8 @@ class Job:
             env=full_env,
             start_new_session=True,
         )
-        assert self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
         self.stdout = Lines(self.process.stdout, "stdout")
         self.stderr = Lines(self.process.stderr, "stderr")
 
