@@ -56,7 +56,7 @@ def processes_of(job: str, *, rank: int | None = None, epoch: int | None = None)
 
 
 if sys.platform == "linux":
-    _STATE, _GROUP, _FLAGS, _START_TIME, _EXIT_CODE = 0, 2, 6, 19, 49
+    _STATE, _GROUP, _FLAGS, _THREADS, _START_TIME, _EXIT_CODE = 0, 2, 6, 17, 19, 49
     """Places in ``/proc/PID/stat``, counted after the name (which may hold anything)."""
 
     _PF_EXITING = 0x4
@@ -102,7 +102,7 @@ if sys.platform == "linux":
         members = []
         for pid in _pids():
             stat = _stat(pid)
-            if stat is not None and int(stat[_GROUP]) == pgid and stat[_STATE] not in (b"Z", b"X"):
+            if stat is not None and int(stat[_GROUP]) == pgid and not _is_dead(stat):
                 members.append(Identity(pid, int(stat[_START_TIME])))
         return members
 
@@ -118,7 +118,11 @@ if sys.platform == "linux":
 
     def _is_zombie(pid: int) -> bool:
         stat = _stat(pid)
-        return stat is not None and stat[_STATE] in (b"Z", b"X")
+        return stat is not None and _is_dead(stat)
+
+    def _is_dead(stat: list[bytes]) -> bool:
+        # A leader that ended before its other threads shows as a zombie, too.
+        return stat[_STATE] in (b"Z", b"X") and int(stat[_THREADS]) <= 1
 
     def _carriers(wanted: dict[str, str]) -> Iterator[int]:
         lines = [os.fsencode(f"{name}={value}") for name, value in wanted.items()]
