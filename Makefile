@@ -1,0 +1,115 @@
+# Two commands, each enough on a fresh machine:
+#
+#   make demo     the scenario that jlaunch is for, on this machine, under each policy (about a minute)
+#   make check    everything that is checked: format, lint, types, C++ and Python tests, real processes
+#
+# Both make what they need: .venv (Python packages), .build (C++), and the native parts beside the code.
+# A second run builds only what has changed.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BUILD  ?= .build
+JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
+PYTEST_ARGS ?=
+
+PY     := $(VENV)/bin/python
+BIN    := $(abspath $(VENV))/bin
+CMAKE  := PATH="$(BIN):$$PATH" $(BIN)/cmake
+CTEST  := PATH="$(BIN):$$PATH" $(BIN)/ctest
+# The checkout comes first, wherever a command is run from.
+RUN    := PYTHONPATH="$(CURDIR)" $(PY)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check format format-check lint types cpp test soak bench package native clean prerequisites
+
+help:
+	@sed -n '1,7s/^# \{0,1\}//p' Makefile
+	@echo 'Others: format, lint, types, cpp, test (PYTEST_ARGS=…), soak, bench, package, clean'
+
+demo: native
+	$(RUN) -m jlaunch demo
+
+check: format-check lint types cpp test
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+	if command -v clang-format >/dev/null; then git ls-files '*.cpp' '*.h' | xargs clang-format -i; fi
+
+format-check: $(VENV)/.dev
+	$(BIN)/ruff format --check
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/lint-imports
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+test: native $(VENV)/.dev
+	$(RUN) -m pytest -m 'not soak' $(PYTEST_ARGS)
+
+soak: native $(VENV)/.dev
+	$(RUN) -m pytest -m soak $(PYTEST_ARGS)
+
+bench: native $(VENV)/.bench
+	$(RUN) -m tests.bench
+
+# ---- C++: once as it ships, once under each sanitizer, the latter two without Python --------------
+
+native: $(VENV)/.run
+	@$(CMAKE) -E make_directory $(BUILD)/release
+	@test -f $(BUILD)/release/build.ninja || $(CMAKE) -S jlaunch/backend -B $(BUILD)/release -G Ninja \
+	  -DPython_EXECUTABLE=$(BIN)/python -DJLAUNCH_TESTS=OFF
+	$(CMAKE) --build $(BUILD)/release -j $(JOBS)
+	@$(CMAKE) --install $(BUILD)/release --prefix $(CURDIR) >/dev/null
+
+cpp: cpp-plain cpp-address cpp-thread
+
+cpp-plain cpp-address cpp-thread: cpp-%: $(VENV)/.run
+	@test -f $(BUILD)/$*/build.ninja || $(CMAKE) -S jlaunch/backend -B $(BUILD)/$* -G Ninja \
+	  -DPython_EXECUTABLE=$(BIN)/python -DJLAUNCH_TESTS=ON -DJLAUNCH_EXT=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DJLAUNCH_SANITIZE="$(SANITIZE_$*)"
+	$(CMAKE) --build $(BUILD)/$* -j $(JOBS)
+	$(CTEST) --test-dir $(BUILD)/$* --output-on-failure --no-tests=error
+
+SANITIZE_plain   :=
+SANITIZE_address := address;undefined
+SANITIZE_thread  := thread
+
+# ---- what is installed: into a scratch environment, from what git has, as a user would -------------
+
+package: $(VENV)/.run
+	$(PY) .ci/try_package.py
+
+# ---- Python packages -----------------------------------------------------------------------------
+
+prerequisites:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && \
+	 test -f "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" && \
+	 command -v c++ >/dev/null || { \
+	  echo 'jlaunch needs Python 3.10 or newer with its headers and venv, and a C++20 compiler. On Debian or Ubuntu:'; \
+	  echo '    apt-get install g++ make python3-dev python3-venv doctest-dev libibverbs-dev'; \
+	  exit 1; } >&2
+
+$(PY): | prerequisites
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml .ci/requirements.py | $(PY)
+	$(PY) .ci/requirements.py cpu build >$@.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -r $@.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PY) .ci/requirements.py cpu build dev >$@.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -r $@.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.run
+	$(PY) .ci/requirements.py cpu build bench >$@.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -r $@.txt
+	@touch $@
+
+clean:
+	rm -rf $(BUILD) $(VENV) build dist jlaunch/backend/bin
+	find jlaunch/backend -name '*.so' -delete
