@@ -30,5 +30,7 @@ def _is_decimal(text: str) -> bool:
     """Digits with at most one point: no sign, no exponent, no ``inf``, no ``nan``, ASCII only."""
     whole, _, fraction = text.partition(".")
     return (
-        whole.isascii() and whole.isdigit() and (fraction.isascii() and fraction.isdigit() or "." not in text)
+        whole.isascii()
+        and whole.isdigit()
+        and ("." not in text or (fraction.isascii() and fraction.isdigit()))
     )

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from jlaunch.cli.options import NOT_YET, RunOptions, SectionedCommand, run_options
+from jlaunch.cli.options import NOT_YET, POLICIES, RunOptions, SectionedCommand, run_options
 from jlaunch.core.contract import ExitCode
 from jlaunch.core.errors import ConfigError
 
@@ -90,6 +90,15 @@ def status(job: str | None, as_json: bool) -> int:
     from jlaunch.cli.status import show_status
 
     return show_status(job, as_json=as_json)
+
+
+@jlaunch.command("demo")
+@click.option("--on-peer-loss", type=POLICIES, help="Only the scene of this policy.")
+def demo(on_peer_loss: str | None) -> int:
+    """Lose one rank of four on this machine, under each policy, for real. Takes less than a minute."""
+    from jlaunch.cli.demo.play import run_demo
+
+    return run_demo(on_peer_loss)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,0 +1,1 @@
+"""``jlaunch demo``: one rank of four is lost, on this machine, under each policy, for real."""
