@@ -110,7 +110,7 @@ class HostDirectory:
 
     def remove(self) -> None:
         """Remove the directory; and the whole job's, when its supervisor and other agents are gone."""
-        _remove_tree(self.path)
+        remove_tree(self.path)
         os.close(self._lock_fd)
         _remove_if_stale(os.path.dirname(self.path))
 
@@ -152,7 +152,7 @@ def remove_stale(base: str | None = None) -> list[str]:
     with _locked(user_dir):
         for path in _job_dirs(base):
             if _is_stale(path):
-                _remove_tree(path)
+                remove_tree(path)
                 removed.append(path)
     return removed
 
@@ -232,7 +232,7 @@ def _job_dirs(base: str | None) -> list[str]:
 def _remove_if_stale(path: str) -> None:
     with contextlib.suppress(FileNotFoundError), _locked(os.path.dirname(path)):
         if _is_stale(path):
-            _remove_tree(path)
+            remove_tree(path)
 
 
 def _is_stale(path: str) -> bool:
@@ -268,12 +268,12 @@ def _locked(path: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _remove_tree(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Remove a directory of ours with all that is in it; what vanishes meanwhile is fine."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(path):
             if entry.is_dir(follow_symlinks=False):
-                _remove_tree(entry.path)
+                remove_tree(entry.path)
             else:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(entry.path)

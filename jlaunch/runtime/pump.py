@@ -37,6 +37,7 @@ class OutputPump:
         self._pipes: dict[tuple[int, int, int], _Pipe] = {}
         self._tails: dict[tuple[int, int], _Tail] = {}
         self._paused = False
+        self._is_discarding = False
 
     def add(self, rank: int, epoch: int, *, stdout: int, stderr: int) -> None:
         """Take over the two pipes of a rank that was just started."""
@@ -55,6 +56,11 @@ class OutputPump:
             self._paused = False
             for pipe in self._pipes.values():
                 self._watch(pipe)
+
+    def discard(self) -> None:
+        """Nobody takes the output any more: read it, so that no rank waits in a write, and drop it."""
+        self._is_discarding = True
+        self.taken(OUTPUT_WINDOW_BYTES)
 
     def finish(self, rank: int, epoch: int) -> tuple[str, ...]:
         """A rank's process group is gone: send what its pipes still hold, then their ends.
@@ -105,6 +111,8 @@ class OutputPump:
             return 0
         if pipe.stream == STDERR:
             self._tails[(pipe.rank, pipe.epoch)].add(data)
+        if self._is_discarding:
+            return len(data)
         self._credit_bytes -= len(data)
         self._send(Output(rank=pipe.rank, epoch=pipe.epoch, stream=pipe.stream, data=data))
         return len(data)

@@ -1,0 +1,66 @@
+"""Entry of an agent: reads its start, brings up the guardian, then turns its loop until all is over.
+
+Run as ``python -m jlaunch.runtime.agent`` or through ``agent_entry.py``. Its stdin brings one frame, an
+``AgentStart`` behind its length in four bytes (big-endian), and then stays open: its end of file means
+that the supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from jlaunch.core.messages import MAX_MESSAGE_BYTES, AgentStart, decode_agent_start
+from jlaunch.io.guardian_process import GuardianProcess
+from jlaunch.io.jobs import HostDirectory
+from jlaunch.io.platform import become_subreaper
+from jlaunch.runtime import guardian
+
+
+def main() -> int:
+    """Be the agent of one host; returns the exit code."""
+    # Ended by its supervisor's order or end, never by a terminal that it may share.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    os.umask(0o077)
+    start = _read_start()
+    if start is None:
+        return 0
+    directory = HostDirectory.create(start.job_dir, start.host)
+    command = guardian.command(
+        sys.executable,
+        job=start.spec.job,
+        host_dir=directory.path,
+        job_dir=start.job_dir,
+        grace_s=start.spec.timeouts.grace_s,
+    )
+    guard = GuardianProcess(command)
+    become_subreaper()
+    os.chdir("/")
+    from jlaunch.runtime.agent_loop import AgentLoop  # slow to import: the guardian starts meanwhile
+
+    return AgentLoop(start, directory, guard).run()
+
+
+def _read_start() -> AgentStart | None:
+    """The start from stdin; None if the supervisor ended before it sent one."""
+    head = _read_exactly(4)
+    if len(head) < 4:
+        return None
+    size = int.from_bytes(head, "big")
+    if size > MAX_MESSAGE_BYTES:
+        sys.exit(f"start of an agent: {size} bytes, at most {MAX_MESSAGE_BYTES} expected")
+    frame = _read_exactly(size)
+    return decode_agent_start(frame) if len(frame) == size else None
+
+
+def _read_exactly(size: int) -> bytes:
+    data = b""
+    while len(data) < size and (piece := os.read(0, size - len(data))):
+        data += piece
+    return data
+
+
+if __name__ == "__main__":
+    sys.exit(main())
