@@ -128,6 +128,7 @@ class AgentLoop:
         """Serve until the machine says that it is over; returns the exit code."""
         self._machine.feed(AgentStarted())
         self._driver.run()
+        self._close()
         return self._code
 
     # ---- facts in --------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ class AgentLoop:
         if (strays or self._must_flush()) and self._driver.now() < give_up_at:
             self._driver.call_later(LEAVE_LOOK_S, lambda: self._end_strays(give_up_at))
         else:
-            self._close()
+            self._driver.stop()
 
     def _must_flush(self) -> bool:
         """Whether last words still wait for a supervisor that is there."""
@@ -261,4 +262,4 @@ class AgentLoop:
         self._ranks_link.close()
         self._link.close()
         self._context.term()
-        self._driver.stop()
+        self._driver.close()
