@@ -3,7 +3,19 @@
 find_package(Threads REQUIRED)
 
 add_library(jlaunch_core STATIC
+  src/block_writer.cpp
+  src/connection.cpp
+  src/dtype.cpp
+  src/error.cpp
+  src/fabric.cpp
+  src/group.cpp
+  src/mesh.cpp
   src/platform.cpp
+  src/progress.cpp
+  src/reduce.cpp
+  src/supervision.cpp
+  src/verbs.cpp
+  src/verdict.cpp
 )
 target_include_directories(jlaunch_core PUBLIC src)
 target_link_libraries(jlaunch_core
@@ -22,3 +34,25 @@ add_library(jlaunch_soft SHARED
 target_include_directories(jlaunch_soft PRIVATE src soft)
 target_link_libraries(jlaunch_soft PRIVATE Threads::Threads jlaunch_warnings)
 install(TARGETS jlaunch_soft LIBRARY DESTINATION ${JLAUNCH_INSTALL_DIR})
+
+if(JLAUNCH_TESTS)
+  enable_testing()
+  find_package(doctest REQUIRED)
+  add_executable(jlaunch_core_tests
+    tests/collectives_test.cpp
+    tests/main.cpp
+    tests/support.cpp
+  )
+  # The layout is held against rdma-core's header where that is installed.
+  include(CheckIncludeFileCXX)
+  check_include_file_cxx(infiniband/verbs.h JLAUNCH_HAS_VERBS_HEADER)
+  if(JLAUNCH_HAS_VERBS_HEADER)
+    target_sources(jlaunch_core_tests PRIVATE tests/verbs_abi_test.cpp)
+  endif()
+  target_include_directories(jlaunch_core_tests PRIVATE soft)
+  target_compile_definitions(jlaunch_core_tests PRIVATE
+    JLAUNCH_SOFT_LIBRARY="$<TARGET_FILE:jlaunch_soft>")
+  target_link_libraries(jlaunch_core_tests PRIVATE jlaunch_core jlaunch_warnings doctest::doctest)
+  add_dependencies(jlaunch_core_tests jlaunch_soft)
+  add_test(NAME jlaunch_core_tests COMMAND jlaunch_core_tests)
+endif()

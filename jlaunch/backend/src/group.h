@@ -44,6 +44,9 @@ struct GroupConfig {
   int size = 1;
   std::uint32_t epoch = 1;
   std::uint64_t id = 0; // 0 is the world
+  /** World rank of each rank of this group; empty: the same (the world). Masks
+   *  in the control block and Failure::lost are by world rank. */
+  std::vector<int> world_ranks;
   /** Name or path of the provider's library, for dlopen. */
   std::string provider;
   /** Device per peer, indexed by rank; empty: the provider's first device. */
