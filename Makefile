@@ -34,14 +34,14 @@ check: format-check lint types cpp test
 format: $(VENV)/.dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
-	if command -v clang-format >/dev/null; then git ls-files '*.cpp' '*.h' | xargs clang-format -i; fi
+	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format -i
 
 format-check: $(VENV)/.dev
 	$(BIN)/ruff format --check
+	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
-	$(BIN)/lint-imports
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
