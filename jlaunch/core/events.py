@@ -305,5 +305,14 @@ class DeadlineReached(Event, frozen=True, kw_only=True):
     """The moment that ``next_deadline()`` named has come. The driver's timer; ``wake(now)`` is the same."""
 
 
-JobEvent = AgentHeard | JobStarted | StopRequested | AgentExited | ActionFailed | DeadlineReached
+class HostSwept(Event, frozen=True, kw_only=True):
+    """After the end of a host's agent: its guardian has ended, nothing of the job lives there.
+
+    May be fed to shorten a wait: without it, a restart waits until grace and a margin have passed.
+    """
+
+    host: int
+
+
+JobEvent = AgentHeard | JobStarted | StopRequested | AgentExited | HostSwept | ActionFailed | DeadlineReached
 """Everything that the job machine handles."""

@@ -20,29 +20,166 @@ How it is driven (one thread, one owner; the supervisor's loop):
    is still under way, wait for the agents' processes (bounded), exit with the code. After it the
    machine returns nothing, whatever it is fed.
 5. ``snapshot(now)`` at any time; ``check()`` asserts the invariants (tests call it after each step).
+
+Rules of this file. Here is the life of the job: agents, epochs, the end. What happens to ranks within
+an epoch is ``core.epoch``, who is heard is ``core.fleet``. A job that will not start again writes off
+ranks that nobody can reach, and leaves them to their lease; one that will, waits until lease and grace
+have passed (race (e) of the design): at most one live process per rank.
 """
 
 from __future__ import annotations
 
-import random
+import enum
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from jlaunch.core.actions import Action
-from jlaunch.core.events import DeadlineReached, JobEvent
+from jlaunch.core.actions import Action, EndAgent, EndJob, Say
+from jlaunch.core.budget import RestartBudget
+from jlaunch.core.cause import CauseKind, ended_text, signal_text
+from jlaunch.core.epoch import Epoch
+from jlaunch.core.events import (
+    ActionFailed,
+    AgentExited,
+    AgentHeard,
+    DeadlineReached,
+    Event,
+    HeartbeatArrived,
+    HostSwept,
+    JobEvent,
+    JobStarted,
+    LeaseLapsed,
+    RankEvent,
+    StopRequested,
+    VerdictWritten,
+)
+from jlaunch.core.fleet import Fleet, HostChanged, HostGone, Turn
+from jlaunch.core.job_view import show
+from jlaunch.core.machine import Machine, Timers
+from jlaunch.core.policy import may_restart, refuse_unsupported
 from jlaunch.core.snapshot import Snapshot
-from jlaunch.core.spec import JobSpec
+from jlaunch.core.spec import JobSpec, Policy
+
+if TYPE_CHECKING:
+    import random
+
+KILL_BOUND_S = 5.0
+"""From SIGKILL to "cannot be killed", and from grace to "the guardian has ended them": memory is freed
+at 65 ms per GiB (measured), so a process that is still there after 5 s hangs in the kernel."""
+
+HAPPENINGS_MAX = 32
+"""Lines of the recent past in a snapshot."""
 
 
-class JobMachine:
+class JobState(enum.Enum):
+    """States of a job; the last three are terminal."""
+
+    PREPARING = "preparing"
+    FORMING = "forming"
+    RUNNING = "running"
+    DRAINING = "draining"
+    BACKOFF = "backoff"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class AgentsReady(Event, frozen=True, kw_only=True):
+    """Every host's agent is there."""
+
+
+class GroupOpened(Event, frozen=True, kw_only=True):
+    """The ranks of the epoch are a group."""
+
+
+class EpochFailed(Event, frozen=True, kw_only=True):
+    """Something happened after which no rank may run on."""
+
+
+class EpochEnded(Event, frozen=True, kw_only=True):
+    """Every rank is gone and nothing went wrong."""
+
+
+class JobFailed(Event, frozen=True, kw_only=True):
+    """Every rank is gone, something went wrong, and the job does not start again."""
+
+
+class StopCompleted(Event, frozen=True, kw_only=True):
+    """Every rank is gone, as a person asked."""
+
+
+class RestartDecided(Event, frozen=True, kw_only=True):
+    """Every rank is gone, and the job starts again."""
+
+
+class BackoffOver(Event, frozen=True, kw_only=True):
+    """The delay before the next start has passed."""
+
+
+_S = JobState
+TRANSITIONS: dict[tuple[JobState, type[Event]], JobState] = {
+    (_S.PREPARING, AgentsReady): _S.FORMING,
+    (_S.PREPARING, EpochFailed): _S.DRAINING,
+    (_S.FORMING, GroupOpened): _S.RUNNING,
+    (_S.FORMING, EpochFailed): _S.DRAINING,
+    (_S.FORMING, EpochEnded): _S.SUCCEEDED,
+    (_S.FORMING, JobFailed): _S.FAILED,
+    (_S.RUNNING, EpochFailed): _S.DRAINING,
+    (_S.RUNNING, EpochEnded): _S.SUCCEEDED,
+    (_S.RUNNING, JobFailed): _S.FAILED,
+    (_S.DRAINING, JobFailed): _S.FAILED,
+    (_S.DRAINING, StopCompleted): _S.STOPPED,
+    (_S.DRAINING, RestartDecided): _S.BACKOFF,
+    (_S.BACKOFF, BackoffOver): _S.PREPARING,
+    (_S.BACKOFF, StopCompleted): _S.STOPPED,
+}
+TERMINAL = (_S.SUCCEEDED, _S.FAILED, _S.STOPPED)
+
+_BACKOFF = "backoff"
+_GONE = "gone"
+_GIVE_UP = "give up"
+
+
+class JobMachine(Machine[JobState]):
     """A job, from its first agent to its exit code."""
 
     def __init__(self, spec: JobSpec, *, rng: random.Random) -> None:
         """Refuses, with ConfigError, a policy that this version does not carry out."""
+        refuse_unsupported(spec.policy)
+        super().__init__(f"job {spec.job}", JobState.PREPARING, TRANSITIONS, 0.0)
         self.spec = spec
-        self._rng = rng
+        self.fleet = Fleet(spec)
+        self.budget = RestartBudget(spec.max_restarts, spec.timeouts.restart_backoff_s, rng=rng)
+        self.dropped = 0
+        self.exit_code: int | None = None
+        self.cause = ""
+        self.started_at = 0.0
+        self.happenings: deque[tuple[float, str]] = deque(maxlen=HAPPENINGS_MAX)
+        self.restarts = 0
+        self._stop_signals = 0
+        self._ghosts: set[int] = set()
+        self._verdicts = itertools.count(1)
+        self._timers = Timers()
+        self._out: list[Action] = []
+        self._now = 0.0
+        self.epoch = self._new_epoch(1)
+
+    # ---- doors -----------------------------------------------------------------------------------
 
     def handle(self, event: JobEvent, now: float) -> list[Action]:
         """Take note of what happened at ``now``; say what to do about it."""
-        raise NotImplementedError
+        if self.state in TERMINAL:
+            self.dropped += 1
+            return []
+        self._now = now
+        _HANDLERS[type(event)](self, event)
+        self._settle()
+        out, self._out = self._out, []
+        for action in out:
+            if isinstance(action, Say):
+                self.happenings.append((now, action.text))
+        return out
 
     def wake(self, now: float) -> list[Action]:
         """The deadline has come."""
@@ -50,12 +187,278 @@ class JobMachine:
 
     def next_deadline(self) -> float | None:
         """When to be woken at the latest, in the clock of ``now``; None for never."""
-        raise NotImplementedError
+        if self.state in TERMINAL:
+            return None
+        moments = (self._timers.next(), self.fleet.timers.next(), self.epoch.next_deadline())
+        return min((at for at in moments if at is not None), default=None)
 
     def snapshot(self, now: float) -> Snapshot:
         """The state for people."""
-        raise NotImplementedError
+        return show(self, now)
 
     def check(self) -> None:
         """Assert what must always hold."""
-        raise NotImplementedError
+        live = [rank for rank in self.epoch.ranks if not rank.is_gone]
+        if self.state in (_S.BACKOFF, _S.SUCCEEDED, _S.STOPPED) or self.exit_code == 0:
+            assert not live, f"{self.name} is {self.state.name} and {live[0].name} lives"
+        if self.state is _S.SUCCEEDED:
+            assert not self.epoch.inquest
+            assert self.exit_code == 0
+        if self.state in TERMINAL:
+            assert self.exit_code is not None
+            assert self.next_deadline() is None
+            assert (self.exit_code == 0) == (self.state is _S.SUCCEEDED)
+        if self.state is _S.DRAINING:
+            assert all(rank.is_stopping or not rank.can_be_stopped for rank in self.epoch.ranks)
+        for fenced in self.epoch.losses.fenced:
+            assert self.epoch.ranks[fenced].loss is not None
+
+    # ---- what happens ----------------------------------------------------------------------------
+
+    def _on_started(self, event: JobStarted) -> None:
+        self._since = self.started_at = self._now
+        self._out += self.fleet.start(self._now)
+
+    def _on_heard(self, heard: AgentHeard) -> None:
+        is_admitted, turns = self.fleet.admit(heard, self._now)
+        if not is_admitted:
+            self.dropped += 1
+            return
+        self._take_turns(turns)
+        event = heard.event
+        if isinstance(event, HeartbeatArrived):
+            self.fleet.beat(heard.host, event, self._now)
+            self._out += self.epoch.note_waits(heard.host, event.waits, self._now)
+        elif isinstance(event, RankEvent):
+            if self._has_ranks and self.epoch.admits(event, heard.host):
+                self._out += self.epoch.handle(event, self._now)
+            else:
+                self.dropped += 1
+        elif isinstance(event, VerdictWritten):
+            self._out += self.epoch.verdict_written(event.verdict, self._now)
+        elif isinstance(event, LeaseLapsed):
+            why = f"its agent heard nothing from here for {self.spec.timeouts.lease_s:g} s and ends its ranks"
+            self._take_turns([self.fleet.lose(heard.host, why, self._now)], CauseKind.CONTROL_LOST)
+        elif isinstance(event, ActionFailed):
+            self._on_action_failed(event)
+
+    def _on_agent_exited(self, event: AgentExited) -> None:
+        how = "ended" if event.status is None else ended_text(event.status)
+        self._take_turns(self.fleet.exited(event.host, event.incarnation, f"its agent {how}", self._now))
+
+    def _on_swept(self, event: HostSwept) -> None:
+        if self.fleet.is_lost(event.host):
+            self._write_off(event.host)
+
+    def _on_action_failed(self, event: ActionFailed) -> None:
+        if event.action == "StartAgent" and event.host is not None:
+            self._take_turns(self.fleet.exited(event.host, "", event.error, self._now))
+            return
+        where = "" if event.host is None else f" on {self.fleet.name(event.host)}"
+        self._blame(CauseKind.INTERNAL, f"{event.action}{where} failed: {event.error}")
+
+    def _on_stop_requested(self, event: StopRequested) -> None:
+        self._stop_signals += 1
+        if self._stop_signals == 1:
+            if self.state is _S.BACKOFF:
+                # What felled the last epoch was about to be mended.
+                self.epoch.forgive()
+            self._blame(CauseKind.STOPPED, f"stopped by {signal_text(event.signal)}", status=-event.signal)
+        elif self.state is _S.DRAINING:
+            self._out.append(Say(level="note", text="stopping at once"))
+            self._out += self.epoch.drain(0.0, self._now)
+            self._timers.set(_GIVE_UP, self._now + 2 * KILL_BOUND_S)
+
+    def _on_deadline(self, event: DeadlineReached) -> None:
+        while (name := self._timers.pop_due(self._now)) is not None:
+            if name == _BACKOFF:
+                self._start_again()
+            elif name == _GIVE_UP:
+                self._give_up()
+            else:
+                assert isinstance(name, tuple)
+                self._write_off(name[1])
+        if self.state not in TERMINAL:
+            self._out += self.epoch.wake(self._now)
+            actions, turns = self.fleet.wake(self._now, self.epoch.living)
+            self._out += actions
+            self._take_turns(turns)
+
+    # ---- hosts -----------------------------------------------------------------------------------
+
+    def _take_turns(self, turns: list[Turn], kind: CauseKind | None = None) -> None:
+        for turn in turns:
+            if isinstance(turn, HostChanged):
+                self._note_host(turn)
+            else:
+                self._lose_host(turn, kind)
+
+    def _note_host(self, turn: HostChanged) -> None:
+        name = self.fleet.name(turn.host)
+        if turn.is_heard:
+            text = f"host {name} is ready"
+        else:
+            silence_s = self.fleet.machines[turn.host].silence_s(self._now)
+            text = f"host {name} has not been heard for {silence_s:.1f} s"
+        self._out.append(Say(level="info" if turn.is_heard else "note", text=text))
+        self._out += self.epoch.host_changed(turn.host, turn.is_heard, self._now)
+
+    def _lose_host(self, gone: HostGone, kind: CauseKind | None) -> None:
+        """A host was given up. On this machine it is control that is lost, the host is here."""
+        host = gone.host
+        if kind is None:
+            is_local = self.spec.hosts[host].is_local
+            kind = CauseKind.CONTROL_LOST if is_local else CauseKind.HOST_LOST
+        # It may hear us although we do not hear it.
+        self._out.append(EndAgent(host=host))
+        if self.state is _S.PREPARING:
+            self._blame(kind, f"host {self.fleet.name(host)} lost: {gone.why}")
+            return
+        self._out += self.epoch.host_lost(host, kind, gone.why, self._now)
+        self._ghosts.add(host)
+        self._timers.set((_GONE, host), self._gone_at(gone))
+
+    def _gone_at(self, gone: HostGone) -> float:
+        """When the ranks of a lost host have ended, whatever happened to it."""
+        if gone.is_known:
+            # Its guardian, and the keeper of each rank, have seen it die.
+            return self._now + self.spec.timeouts.grace_s + KILL_BOUND_S
+        return self.fleet.machines[gone.host].ended_at(self.spec.timeouts, KILL_BOUND_S)
+
+    def _write_off(self, host: int) -> None:
+        self._ghosts.discard(host)
+        self._timers.cancel((_GONE, host))
+        self.epoch.write_off(self.epoch.living(host), self._now)
+
+    def _give_up(self) -> None:
+        """The stop of all ranks was ordered long ago, and some host has not confirmed it."""
+        for host in self.fleet.used:
+            machine = self.fleet.machines[host]
+            if host in self._ghosts or not self.epoch.living(host):
+                continue
+            if machine.is_ready:
+                self._blame(CauseKind.INTERNAL, f"host {self.fleet.name(host)} does not end its ranks")
+            if not self._will_start_again:
+                self._take_turns([self.fleet.lose(host, "its ranks were to stop", self._now)])
+        self._timers.set(_GIVE_UP, self._now + KILL_BOUND_S)
+
+    # ---- flow ------------------------------------------------------------------------------------
+
+    @property
+    def _has_ranks(self) -> bool:
+        return self.state in (_S.FORMING, _S.RUNNING, _S.DRAINING)
+
+    @property
+    def _will_start_again(self) -> bool:
+        """Whether another epoch will follow this one, as far as is known now."""
+        return (
+            may_restart(self.spec.policy, self.epoch.inquest, has_unkillable=bool(self.epoch.unkillable))
+            and not self._stop_signals
+            and self.budget.has_left(self._healthy_s)
+        )
+
+    @property
+    def _healthy_s(self) -> float:
+        """How long the present epoch ran with all its ranks."""
+        return 0.0 if self.epoch.up_at is None else self._now - self.epoch.up_at
+
+    def _blame(self, kind: CauseKind, text: str, *, status: int | None = None) -> None:
+        self._out += self.epoch.blame(kind, text, self._now, status=status)
+
+    def _settle(self) -> None:
+        """Let the job take the steps that follow from what was noted."""
+        if self.epoch.trouble and self.state in (_S.PREPARING, _S.FORMING, _S.RUNNING):
+            self._drain()
+        if self.state is _S.PREPARING and self.fleet.is_complete:
+            self._move(AgentsReady(), self._now)
+            self._out += self.epoch.start()
+        if self.state is _S.FORMING and self.epoch.rendezvous.is_open:
+            self._move(GroupOpened(), self._now)
+        if self._ghosts and not self._will_start_again:
+            # Nobody will take their places: they are left to their leases.
+            for host in sorted(self._ghosts):
+                self._write_off(host)
+        if self.state is _S.BACKOFF and self._stop_signals:
+            self._end(StopCompleted())
+        elif self._has_ranks and self.epoch.is_over:
+            self._conclude()
+
+    def _drain(self) -> None:
+        was_preparing = self.state is _S.PREPARING
+        self._move(EpochFailed(), self._now)
+        self._out += self.epoch.drain(self.spec.timeouts.grace_s, self._now, is_unborn=was_preparing)
+        self._timers.set(_GIVE_UP, self._now + self.spec.timeouts.grace_s + 2 * KILL_BOUND_S)
+
+    def _conclude(self) -> None:
+        """The epoch is over: what now?"""
+        epoch = self.epoch
+        for rank in epoch.unkillable:
+            text = f"{epoch.name(rank.rank)} (pid {rank.pid}) cannot be killed"
+            self._blame(CauseKind.UNKILLABLE, text)
+        root = epoch.inquest.root()
+        if root is None:
+            self._end(EpochEnded())
+        elif self._will_start_again:
+            self._restart()
+        elif root.kind is CauseKind.STOPPED and self.state is _S.DRAINING:
+            self._end(StopCompleted())
+        else:
+            self._end(JobFailed())
+
+    def _restart(self) -> None:
+        delay_s = self.budget.spend(self._healthy_s)
+        assert delay_s is not None
+        self._move(RestartDecided(), self._now)
+        self._timers.clear()
+        self.restarts += 1
+        when = "now" if delay_s == 0 else f"in {delay_s:.1f} s"
+        count = f"restart {self.budget.spent} of {self.budget.max_restarts}"
+        text = f"{self.epoch.inquest.text()}; all ranks start again {when} ({count})"
+        self._out.append(Say(level="note", text=text))
+        self._timers.set(_BACKOFF, self._now + delay_s)
+        if delay_s == 0:
+            self._start_again()
+
+    def _start_again(self) -> None:
+        self._timers.cancel(_BACKOFF)
+        self._move(BackoffOver(), self._now)
+        self.epoch = self._new_epoch(self.epoch.number + 1)
+        self._out += self.fleet.start(self._now)
+        self._settle()
+
+    def _new_epoch(self, number: int) -> Epoch:
+        return Epoch(number, self.spec, self.fleet.machines, lambda: next(self._verdicts), self._now)
+
+    def _end(self, how: Event) -> None:
+        self._move(how, self._now)
+        self._timers.clear()
+        inquest = self.epoch.inquest
+        self.exit_code = inquest.exit_code()
+        self.cause = inquest.text()
+        is_used_up = self.spec.policy is Policy.RESTART and not self.budget.has_left(self._healthy_s)
+        if self.exit_code and is_used_up and not self._stop_signals:
+            self.cause += f"; its restarts ({self.budget.max_restarts}) are used up"
+        self._out += self.fleet.dismiss()
+        self._out.append(
+            EndJob(code=self.exit_code, cause=self.cause, tails=self._tails(everyone=is_used_up))
+        )
+
+    def _tails(self, *, everyone: bool) -> dict[int, tuple[str, ...]]:
+        """Last lines of stderr: of those to blame; of all, if the job tried again and again."""
+        if self.exit_code == 0:
+            return {}
+        blamed = self.epoch.inquest.blamed_ranks()
+        ranks = blamed if not everyone else dict.fromkeys((*blamed, *range(len(self.epoch.ranks))))
+        exits = {rank: self.epoch.ranks[rank].exit for rank in ranks}
+        return {rank: seen.tail for rank, seen in exits.items() if seen is not None and seen.tail}
+
+
+_HANDLERS: dict[type[Event], Callable[..., None]] = {
+    JobStarted: JobMachine._on_started,
+    AgentHeard: JobMachine._on_heard,
+    AgentExited: JobMachine._on_agent_exited,
+    HostSwept: JobMachine._on_swept,
+    ActionFailed: JobMachine._on_action_failed,
+    StopRequested: JobMachine._on_stop_requested,
+    DeadlineReached: JobMachine._on_deadline,
+}

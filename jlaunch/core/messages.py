@@ -252,6 +252,5 @@ def _check_size(size_bytes: int, what: str) -> None:
 
 def _check_chunk(body: object) -> None:
     if isinstance(body, Output | Stdin) and len(body.data) > OUTPUT_CHUNK_BYTES:
-        raise ProtocolError(
-            f"{type(body).__name__}: {len(body.data)} bytes in one piece, at most {OUTPUT_CHUNK_BYTES} expected"
-        )
+        what = f"{type(body).__name__}: {len(body.data)} bytes in one piece"
+        raise ProtocolError(f"{what}, at most {OUTPUT_CHUNK_BYTES} expected")
