@@ -18,6 +18,10 @@ execute_process(
     "import importlib.util as u; print(*u.find_spec('mlx').submodule_search_locations)"
   OUTPUT_VARIABLE _mlx_package OUTPUT_STRIP_TRAILING_WHITESPACE
   COMMAND_ERROR_IS_FATAL ANY)
+file(STRINGS "${_mlx_package}/include/mlx/version.h" _mlx_version
+  REGEX "#define MLX_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+string(REGEX REPLACE "[^0-9;]" "" _mlx_version "${_mlx_version}")
+string(REPLACE ";" "." JLAUNCH_MLX_VERSION "${_mlx_version}")
 find_package(MLX CONFIG REQUIRED
   PATHS "${_mlx_package}/share/cmake/MLX" NO_DEFAULT_PATH)
 set_target_properties(mlx PROPERTIES SYSTEM ON)
@@ -43,4 +47,6 @@ set_target_properties(_ext PROPERTIES
   BUILD_WITH_INSTALL_RPATH ON
   INSTALL_RPATH "${_origin}/../../mlx/lib")
 
+configure_file(${CMAKE_CURRENT_LIST_DIR}/../src/build.py.in _build.py @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build.py DESTINATION ${JLAUNCH_INSTALL_DIR})
 install(TARGETS _ext LIBRARY DESTINATION ${JLAUNCH_INSTALL_DIR})

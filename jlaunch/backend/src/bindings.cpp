@@ -27,7 +27,7 @@ nb::bytes address(const Membership& self) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-void connect(Membership& self, const nb::list& addresses) {
+void connect(Membership& self, const nb::sequence& addresses) {
   std::vector<std::vector<std::byte>> of_ranks;
   for (nb::handle one : addresses) {
     of_ranks.push_back(to_bytes(nb::cast<nb::bytes>(one)));
@@ -38,7 +38,7 @@ void connect(Membership& self, const nb::list& addresses) {
 
 mx::distributed::Group group(const Membership& self) {
   return mx::distributed::Group(
-      std::make_shared<MlxGroup>(self.group(), delivery(), &on_main_thread));
+      std::make_shared<MlxGroup>(self.cell(), delivery(), &on_main_thread));
 }
 
 nb::object failure(const Membership& self) {

@@ -105,8 +105,8 @@ int getbuffer(PyObject* array, Py_buffer* view, int flags) {
     return -1;
   }
   drain();
-  delivery().reopen(*failure);
-  return mlx_getbuffer(array, view, flags);
+  return delivery().defer(
+      *failure, [&] { return mlx_getbuffer(array, view, flags); });
 }
 
 void watch_buffers() {

@@ -40,7 +40,8 @@ Delivery::Delivery(std::function<bool()> request_call)
 
 Origin Delivery::origin(bool main_thread) const {
   std::lock_guard lock(mutex_);
-  return {generation_, main_thread};
+  const bool stale = main_thread && deferring_;
+  return {stale ? generation_ - 1 : generation_, main_thread};
 }
 
 std::optional<std::string>
@@ -90,9 +91,12 @@ bool Delivery::is_open() const {
   return std::ranges::any_of(losses_, &Loss::open);
 }
 
-void Delivery::reopen(const Failure& failure) {
+void Delivery::set_deferring(const Failure* failure) {
   std::lock_guard lock(mutex_);
-  open(number_of(failure));
+  deferring_ = failure != nullptr;
+  if (failure != nullptr) {
+    open(number_of(*failure));
+  }
 }
 
 bool Delivery::claim_stop() {

@@ -62,8 +62,17 @@ class Delivery {
   /** True while a loss waits for take(). */
   bool is_open() const;
 
-  /** Makes `failure` wait for take() again: what raised it was not heard. */
-  void reopen(const Failure& failure);
+  /**
+   * Main thread: leaves `failure` to take(), since an exception would not be
+   * heard here, and runs `evaluate`, whose collectives fail in silence.
+   */
+  template <typename Evaluate>
+  auto defer(const Failure& failure, Evaluate evaluate) {
+    set_deferring(&failure);
+    auto result = evaluate();
+    set_deferring(nullptr);
+    return result;
+  }
 
   /** Main thread: true if nobody has raised JobStopping yet, and the caller
    *  raises it now (the SIGTERM handler). */
@@ -77,12 +86,14 @@ class Delivery {
   };
 
   std::size_t number_of(const Failure& failure);
+  void set_deferring(const Failure* failure);
   void open(std::size_t number);
   void close(std::size_t number);
 
   const std::function<bool()> request_call_;
   mutable std::mutex mutex_;
-  std::uint64_t generation_ = 0;
+  std::uint64_t generation_ = 1;
+  bool deferring_ = false;
   // One for each group and epoch: a group is sticky, so it has one failure.
   std::vector<Loss> losses_;
   bool call_requested_ = false;

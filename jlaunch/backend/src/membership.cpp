@@ -1,6 +1,7 @@
 #include "membership.h"
 
 #include <cmath>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 
@@ -29,7 +30,14 @@ void keep_for_ever(std::shared_ptr<Group> group) {
   kept->push_back(std::move(group));
 }
 
+constexpr auto kReleaseLimit = std::chrono::seconds(1);
+
 } // namespace
+
+struct Membership::Control {
+  std::mutex mutex;
+  Failure lost; // kind none while the agent is there
+};
 
 Membership::Membership(
     const std::string& rank_block,
@@ -37,27 +45,23 @@ Membership::Membership(
     : pid_(getpid()),
       rank_(RankMapping::open(rank_block)),
       host_(HostMapping::open(host_block)),
-      shared_(std::make_shared<Shared>()) {
-  const auto on_control_lost = [shared = shared_,
-                                rank = rank_](const std::string& why) {
-    const auto failure =
-        lost_control(why, rank->block().rank_part.epoch.load());
-    std::shared_ptr<Group> group;
-    {
-      std::lock_guard lock(shared->mutex);
-      shared->control_lost = failure;
-      group = shared->group;
-    }
-    if (group) {
-      group->abort(failure);
-    }
-  };
+      cell_(std::make_shared<GroupCell>()),
+      control_(std::make_shared<Control>()) {
+  const auto on_control_lost =
+      [rank = rank_, cell = cell_, control = control_](const std::string& why) {
+        const auto epoch = rank->block().rank_part.epoch.load();
+        std::lock_guard lock(control->mutex);
+        control->lost = lost_control(why, epoch);
+        if (auto group = cell->get()) {
+          group->abort(control->lost);
+        }
+      };
   keeper_ = Keeper::claim(rank_, host_, on_control_lost);
 }
 
 Membership::~Membership() {
   if (getpid() != pid_) {
-    keep_for_ever(std::move(shared_->group));
+    keep_for_ever(cell_->take());
     return;
   }
   leave();
@@ -68,21 +72,29 @@ void Membership::open(GroupConfig config) {
   config.block = &rank_->block();
   config.host_block = &host_->block();
   config.block_path = rank_->path();
-  std::shared_ptr<Group> group = Group::open(std::move(config));
-  std::lock_guard lock(shared_->mutex);
-  if (shared_->control_lost) {
-    throw_failure(shared_->control_lost);
+  auto opened = Group::open(std::move(config));
+  auto released = std::make_shared<std::promise<void>>();
+  released_ = released->get_future();
+  std::shared_ptr<Group> group(opened.release(), [released](Group* last) {
+    std::default_delete<Group>()(last);
+    released->set_value();
+  });
+  std::lock_guard lock(control_->mutex);
+  if (control_->lost) {
+    throw_failure(control_->lost);
   }
-  shared_->group = std::move(group);
+  cell_->put(std::move(group));
   keeper_->enter(Phase::joining);
 }
 
 std::vector<std::byte> Membership::address() const {
-  return group()->address();
+  require_owner();
+  return cell_->require()->address();
 }
 
 void Membership::connect(std::span<const std::vector<std::byte>> addresses) {
-  group()->connect(addresses);
+  require_owner();
+  cell_->require()->connect(addresses);
 }
 
 void Membership::formed() {
@@ -90,24 +102,19 @@ void Membership::formed() {
   keeper_->enter(Phase::formed);
 }
 
-std::shared_ptr<Group> Membership::group() const {
+std::shared_ptr<GroupCell> Membership::cell() const {
   require_owner();
-  std::lock_guard lock(shared_->mutex);
-  if (!shared_->group) {
-    throw std::logic_error("[jlaunch] the group of this rank is not open");
-  }
-  return shared_->group;
+  return cell_;
 }
 
 Failure Membership::failure() const {
-  std::shared_ptr<Group> group;
   {
-    std::lock_guard lock(shared_->mutex);
-    if (shared_->control_lost) {
-      return shared_->control_lost;
+    std::lock_guard lock(control_->mutex);
+    if (control_->lost) {
+      return control_->lost;
     }
-    group = shared_->group;
   }
+  const auto group = cell_->get();
   return group ? group->failure() : Failure{};
 }
 
@@ -120,17 +127,14 @@ void Membership::leave() {
   if (getpid() != pid_) {
     return;
   }
-  std::shared_ptr<Group> group;
-  {
-    std::lock_guard lock(shared_->mutex);
-    group = std::exchange(shared_->group, nullptr);
-  }
-  if (group) {
+  if (auto group = cell_->take()) {
     Failure leaving;
     leaving.kind = Failure::Kind::job_stopping;
     leaving.epoch = group->epoch();
     leaving.detail = "this rank is exiting";
     group->abort(leaving);
+    group.reset();
+    released_.wait_for(kReleaseLimit);
   }
   keeper_->release();
 }

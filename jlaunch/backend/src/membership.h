@@ -2,13 +2,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "group.h"
+#include "group_cell.h"
 #include "keeper.h"
 #include "mapping.h"
 
@@ -42,8 +42,8 @@ class Membership {
   /** `init` is about to return: all ranks are connected. */
   void formed();
 
-  /** The open group. Throws std::logic_error before open() and after leave(). */
-  std::shared_ptr<Group> group() const;
+  /** Where the open group is, and is not any more after leave(). */
+  std::shared_ptr<GroupCell> cell() const;
 
   /** The first failure; kind none if there is none. Never throws. */
   Failure failure() const;
@@ -53,8 +53,9 @@ class Membership {
 
   /**
    * Leaves the group and frees the claim, at the end of the program. A
-   * collective that is still running is broken: nobody waits for its result any
-   * more. Idempotent, any thread.
+   * collective that is still running is broken, since nobody waits for its
+   * result any more. Returns when the group's resources are released, or after
+   * a second. Idempotent, any thread.
    */
   void leave();
 
@@ -62,19 +63,17 @@ class Membership {
   static std::chrono::nanoseconds duration(double seconds);
 
  private:
-  /** Shared with the keeper's thread. */
-  struct Shared {
-    std::mutex mutex;
-    std::shared_ptr<Group> group;
-    Failure control_lost;
-  };
+  /** What the keeper's thread shares with the rest. */
+  struct Control;
 
   void require_owner() const;
 
   const std::int64_t pid_;
   std::shared_ptr<RankMapping> rank_;
   std::shared_ptr<HostMapping> host_;
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<GroupCell> cell_;
+  std::shared_ptr<Control> control_;
+  std::future<void> released_; // the group's resources
   std::unique_ptr<Keeper> keeper_;
 };
 

@@ -117,10 +117,10 @@ class MlxGroup::Order {
 };
 
 MlxGroup::MlxGroup(
-    std::shared_ptr<Group> group,
+    std::shared_ptr<GroupCell> cell,
     Delivery& delivery,
     bool (*is_main_thread)())
-    : group_(std::move(group)),
+    : cell_(std::move(cell)),
       delivery_(delivery),
       is_main_thread_(is_main_thread),
       order_(std::make_shared<Order>()) {}
@@ -133,11 +133,11 @@ mx::Stream MlxGroup::communication_stream(mx::StreamOrDevice s) {
 }
 
 int MlxGroup::rank() {
-  return group_->rank();
+  return cell_->require()->rank();
 }
 
 int MlxGroup::size() {
-  return group_->size();
+  return cell_->require()->size();
 }
 
 std::shared_ptr<mx::distributed::detail::GroupImpl> MlxGroup::split(int, int) {
@@ -216,16 +216,16 @@ void MlxGroup::put_collective(
 template <typename Call>
 void MlxGroup::put(mx::Stream stream, const Output& output, Call call) {
   const auto origin = delivery_.origin(is_main_thread_());
-  auto run = [group = group_,
-              order = order_,
-              &delivery = delivery_,
-              call,
-              output,
-              origin](std::uint64_t ticket) {
+  auto run = [cell = cell_,
+             order = order_,
+             &delivery = delivery_,
+             call,
+             output,
+             origin](std::uint64_t ticket) {
     order->wait_for(ticket);
     std::optional<std::string> error;
     try {
-      call(*group);
+      call(*cell->require());
     } catch (const CollectiveError& e) {
       output.poison();
       error = delivery.failed(e.failure(), origin);

@@ -7,7 +7,7 @@
 #include <mlx/distributed/distributed_impl.h>
 
 #include "delivery.h"
-#include "group.h"
+#include "group_cell.h"
 
 /**
  * A Group as MLX sees it: the only header that includes MLX.
@@ -34,10 +34,10 @@ namespace mx = mlx::core;
 
 class MlxGroup : public mx::distributed::detail::GroupImpl {
  public:
-  /** `delivery` outlives every stream of the process. `is_main_thread` is asked
-   *  on the encoding thread. */
+  /** `cell` has a group by now. `delivery` outlives every stream of the process.
+   *  `is_main_thread` is asked on the encoding thread. */
   MlxGroup(
-      std::shared_ptr<Group> group,
+      std::shared_ptr<GroupCell> cell,
       Delivery& delivery,
       bool (*is_main_thread)());
 
@@ -75,7 +75,7 @@ class MlxGroup : public mx::distributed::detail::GroupImpl {
   template <typename Call>
   void put(mx::Stream stream, const Output& output, Call call);
 
-  std::shared_ptr<Group> group_;
+  std::shared_ptr<GroupCell> cell_;
   Delivery& delivery_;
   bool (*is_main_thread_)();
   std::shared_ptr<Order> order_;
