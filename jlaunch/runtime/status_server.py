@@ -23,6 +23,9 @@ REQUEST = b"snapshot 1"
 SAMPLE_S = 0.2
 """How long an answer waits for the ranks' samples."""
 
+REQUEST_MAX_BYTES = 1024
+"""ZeroMQ's own greeting has to pass under this bound, too."""
+
 MAX_WAITING = 64
 """Requests that may wait for an answer at once; more are dropped, their askers time out."""
 
@@ -52,7 +55,7 @@ class StatusServer:
         # Not ROUTER_MANDATORY, and never a blocking send: an asker that is slow or gone loses its answer.
         self._socket = context.socket(zmq.ROUTER)
         self._socket.linger = 0
-        self._socket.maxmsgsize = len(REQUEST)
+        self._socket.maxmsgsize = REQUEST_MAX_BYTES
         self._socket.bind(f"ipc://{path}")
         driver.watch(self._socket, self._receive)
 
