@@ -52,7 +52,7 @@ class StandIn:
         program: str,
         *,
         size: int = 2,
-        deadline_s: float = float("inf"),
+        deadline_s: float = 0.05,
         lease_s: float = 1e6,
         grace_s: float = 10.0,
         backend: str = "jaccl",
@@ -156,15 +156,15 @@ class StandIn:
         """The rank's half of its control block."""
         return self._blocks[rank].read()
 
-    def until_in_wait(self, rank: int) -> None:
-        """Wait until ``rank`` is inside a collective. It says so nowhere but in its block: looks there."""
-        deadline = threading.Event()
-        for _ in range(int(BOUND_S / 0.005)):
-            if self.view(rank).in_wait:
-                return
-            assert self.ranks[rank].poll() is None, f"rank {rank} ended:\n{self.errors(rank)}"
-            deadline.wait(0.005)
-        raise AssertionError(f"rank {rank} never entered a collective: {self.view(rank)}")
+    def until_waiting(self, rank: int, seq: int) -> None:
+        """Wait until ``rank`` has waited past its deadline in collective ``seq``, and so has asked."""
+
+        def asks() -> bool:
+            view = self.view(rank)
+            return view.question > 0 and any(wait.seq == seq for wait in view.waits)
+
+        with self._changed:
+            assert self._changed.wait_for(asks, BOUND_S), f"rank {rank}: {self.view(rank)}\n{self.errors(rank)}"
 
     def raise_in(self, rank: int, losses: Mapping[int, Reason]) -> None:
         """Verdict ``raise`` for ``rank``: these ranks are lost."""
