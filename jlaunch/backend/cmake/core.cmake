@@ -40,7 +40,10 @@ if(JLAUNCH_TESTS)
   find_package(doctest REQUIRED)
   add_executable(jlaunch_core_tests
     tests/collectives_test.cpp
+    tests/fake_verbs.cpp
     tests/main.cpp
+    tests/progress_test.cpp
+    tests/reduce_test.cpp
     tests/support.cpp
   )
   # The layout is held against rdma-core's header where that is installed.

@@ -105,6 +105,10 @@ class Fabric {
   bool room(int peer, std::uint32_t frames = 1) const {
     return peers_[index(peer)].outstanding + frames <= kDepth;
   }
+  /** Frames sent to the peer that have not left yet. */
+  std::uint32_t outstanding(int peer) const {
+    return peers_[index(peer)].outstanding;
+  }
   /** An unused frame. REQUIRES: some peer has room. */
   FrameIndex take();
   std::byte* payload(FrameIndex frame) {

@@ -37,6 +37,13 @@ bool prefers_direct(int size, std::uint64_t bytes) {
 MeshStep::MeshStep(Fabric& fabric, const Call& call)
     : Step(call), fabric_(fabric), print_(print_of(call)) {}
 
+bool MeshStep::waits_for(int peer) const {
+  if (peer == fabric_.rank()) {
+    return false;
+  }
+  return done() ? fabric_.outstanding(peer) > 0 : needs(peer);
+}
+
 Fabric::View MeshStep::next(int peer) {
   for (;;) {
     const auto view = fabric_.front(peer);
@@ -165,10 +172,7 @@ bool DirectReduce::done() const {
   return reduced_ == pieces_.count();
 }
 
-bool DirectReduce::waits_for(int peer) const {
-  if (peer == fabric_.rank() || done()) {
-    return false;
-  }
+bool DirectReduce::needs(int peer) const {
   return reduced_ < sent_ ? peer >= ready_ && !has_frame(peer)
                           : !fabric_.room(peer);
 }
@@ -334,10 +338,7 @@ bool ScatterReduce::done() const {
   return true;
 }
 
-bool ScatterReduce::waits_for(int peer) const {
-  if (peer == fabric_.rank()) {
-    return false;
-  }
+bool ScatterReduce::needs(int peer) const {
   const auto count = pieces(peer).count();
   const bool to_send = scattered_[at(peer)] < count ||
       (gather_ && results_sent_ < reduced_);
@@ -402,10 +403,9 @@ bool Gather::done() const {
   return sent_ == pieces_.count() && complete_ == fabric_.size() - 1;
 }
 
-bool Gather::waits_for(int peer) const {
-  return peer != fabric_.rank() &&
-      (received_[at(peer)] < pieces_.count() ||
-       (sent_ < pieces_.count() && !fabric_.room(peer)));
+bool Gather::needs(int peer) const {
+  return received_[at(peer)] < pieces_.count() ||
+      (sent_ < pieces_.count() && !fabric_.room(peer));
 }
 
 Send::Send(Fabric& fabric, const Call& call, const void* in)
@@ -429,8 +429,8 @@ bool Send::done() const {
   return sent_ == pieces_.count();
 }
 
-bool Send::waits_for(int peer) const {
-  return peer == call().peer && !done();
+bool Send::needs(int peer) const {
+  return peer == call().peer;
 }
 
 Receive::Receive(Fabric& fabric, const Call& call, void* out)
@@ -480,8 +480,8 @@ bool Receive::done() const {
   return received_ == pieces_.count();
 }
 
-bool Receive::waits_for(int peer) const {
-  return peer == call().peer && !done();
+bool Receive::needs(int peer) const {
+  return peer == call().peer;
 }
 
 } // namespace jlaunch

@@ -38,7 +38,13 @@ class MeshStep : public Step {
  public:
   MeshStep(Fabric& fabric, const Call& call);
 
+  /** Whom it needs; once it is done, those whom our last frames have not
+   *  reached yet. */
+  bool waits_for(int peer) const final;
+
  protected:
+  /** Asked only while it is not done, and never about ourselves. */
+  virtual bool needs(int peer) const = 0;
   /** The peer's next frame of this collective, if it is there; puts frames of
    *  send aside, notices a desync. */
   Fabric::View next(int peer);
@@ -101,9 +107,9 @@ class DirectReduce final : public MeshStep {
 
   bool advance() override;
   bool done() const override;
-  bool waits_for(int peer) const override;
 
  private:
+  bool needs(int peer) const override;
   bool gather_inputs();
   void reduce_piece();
 
@@ -136,9 +142,9 @@ class ScatterReduce final : public MeshStep {
 
   bool advance() override;
   bool done() const override;
-  bool waits_for(int peer) const override;
 
  private:
+  bool needs(int peer) const override;
   struct Segment {
     std::size_t offset; // bytes
     std::size_t bytes;
@@ -179,9 +185,9 @@ class Gather final : public MeshStep {
 
   bool advance() override;
   bool done() const override;
-  bool waits_for(int peer) const override;
 
  private:
+  bool needs(int peer) const override;
   bool receive(int peer);
 
   std::vector<std::uint32_t>& received_; // pieces, by rank
@@ -198,9 +204,9 @@ class Send final : public MeshStep {
 
   bool advance() override;
   bool done() const override;
-  bool waits_for(int peer) const override;
 
  private:
+  bool needs(int peer) const override;
   const std::byte* in_;
   const Pieces pieces_;
   std::uint32_t sent_ = 0;
@@ -212,9 +218,9 @@ class Receive final : public MeshStep {
 
   bool advance() override;
   bool done() const override;
-  bool waits_for(int peer) const override;
 
  private:
+  bool needs(int peer) const override;
   /** True if a frame was taken. */
   bool take(Fabric::View view);
 

@@ -185,8 +185,9 @@ std::string Actor::hear() {
 
 void Actor::say(const std::string& line) {
   const std::string text = line + "\n";
-  REQUIRE(::write(in_, text.data(), text.size()) ==
-          static_cast<ssize_t>(text.size()));
+  REQUIRE(
+      ::write(in_, text.data(), text.size()) ==
+      static_cast<ssize_t>(text.size()));
 }
 
 void Actor::kill(int signal) {

@@ -27,7 +27,7 @@ LossEntry loss(std::uint32_t rank, Reason reason, std::uint64_t seq = 0) {
 TEST_CASE("a new block is private, real and empty") {
   const Scratch scratch;
   const auto rank = RankMapping::create(scratch.path("rank"), 3, 7);
-  struct stat info {};
+  struct stat info{};
   REQUIRE(::stat(rank->path().c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
   CHECK(info.st_size == static_cast<off_t>(kControlBlockBytes));

@@ -150,8 +150,9 @@ TEST_CASE("the agent's death reaches every rank, which ends") {
   for (std::uint32_t i = 0; i < 5; ++i) {
     const std::string path = job.scratch.path("rank" + std::to_string(i));
     RankMapping::create(path, i, 1);
-    ranks.push_back(std::make_unique<Actor>(
-        std::vector<std::string>{"rank", path, job.host_path}));
+    ranks.push_back(
+        std::make_unique<Actor>(
+            std::vector<std::string>{"rank", path, job.host_path}));
     REQUIRE(ranks.back()->hear() == "claimed");
   }
   SUBCASE("killed") {
@@ -199,8 +200,9 @@ TEST_CASE("a rank that was stopped past the lease hears the agent first") {
   CHECK(rank.hear() == "released");
 }
 
-TEST_CASE("a rank that ignores SIGTERM is killed after the grace, with its "
-          "group") {
+TEST_CASE(
+    "a rank that ignores SIGTERM is killed after the grace, with its "
+    "group") {
   const Job job(Lease::kForever, kSecond / 5);
   Actor agent({"agent", job.host_path});
   REQUIRE(agent.hear() == "watching");

@@ -20,7 +20,8 @@ TEST_CASE("a fresh heartbeat lets the keeper sleep until the probation") {
   CHECK(step.wake_at_ns == 106 * kSecond);
 }
 
-TEST_CASE("silence lapses exactly at the lease, after every slice was on time") {
+TEST_CASE(
+    "silence lapses exactly at the lease, after every slice was on time") {
   Lease lease;
   std::uint64_t now = 0;
   auto step = lease.look(now, 0, 8 * kSecond);
@@ -55,8 +56,9 @@ TEST_CASE("a process that was stopped gives the agent a fresh probation") {
     Lease lease;
     lease.look(0, 0, 8 * kSecond);
     CHECK_FALSE(lease.look(1000 * kSecond, 0, 8 * kSecond).lapsed);
-    CHECK(lease.look(1000 * kSecond, 0, 8 * kSecond).wake_at_ns ==
-          1000 * kSecond + kSecond / 2);
+    CHECK(
+        lease.look(1000 * kSecond, 0, 8 * kSecond).wake_at_ns ==
+        1000 * kSecond + kSecond / 2);
   }
   SUBCASE("within the probation, and again and again") {
     Lease lease;

@@ -72,7 +72,7 @@ void wait_for(const std::atomic<std::uint32_t>& word, std::uint32_t value) {
   const auto until = std::chrono::steady_clock::now() + kPatience;
   for (;;) {
     const auto now = word.load(std::memory_order_acquire);
-    if (now == value) {
+    if (now >= value) {
       return;
     }
     if (std::chrono::steady_clock::now() > until) {

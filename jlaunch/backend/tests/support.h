@@ -71,7 +71,8 @@ class Shared {
   T* value_;
 };
 
-/** Sleeps until the word has the value, or throws after kPatience. */
+/** Sleeps until the word, which only grows and whose waker wakes its futex, has
+ *  reached the value; throws after kPatience. */
 void wait_for(const std::atomic<std::uint32_t>& word, std::uint32_t value);
 /** Sets the word and wakes those who wait for it. */
 void set(std::atomic<std::uint32_t>& word, std::uint32_t value);

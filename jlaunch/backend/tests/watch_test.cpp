@@ -180,8 +180,7 @@ TEST_CASE("a key that was removed is not told, and may be used again") {
     Host host(sleep);
     const auto block = host.create(3);
     host.watch.add(3, block);
-    CHECK_THROWS_AS(
-        host.watch.add(3, block), const std::invalid_argument&);
+    CHECK_THROWS_AS(host.watch.add(3, block), const std::invalid_argument&);
     Actor rank(host.rank_role(3));
     REQUIRE(rank.hear() == "claimed");
     host.watch.remove(3);
@@ -233,8 +232,7 @@ TEST_CASE("the watch holds the agent's life word, once") {
     CHECK(life_of(life) == Life::held);
     host.watch.close();
     CHECK(life_of(life) == Life::free);
-    CHECK_THROWS_AS(
-        host.watch.add(1, host.create(1)), const std::logic_error&);
+    CHECK_THROWS_AS(host.watch.add(1, host.create(1)), const std::logic_error&);
     const Watch again(host.block, sleep);
     CHECK(life_of(life) == Life::held);
   });
