@@ -1,0 +1,1 @@
+"""Seeded simulation of whole jobs: the real machines and codec, virtual time, scripted faults."""
