@@ -41,6 +41,7 @@ if(JLAUNCH_TESTS)
   add_executable(jlaunch_core_tests
     tests/collectives_test.cpp
     tests/fake_verbs.cpp
+    tests/faults_test.cpp
     tests/main.cpp
     tests/progress_test.cpp
     tests/reduce_test.cpp
