@@ -14,7 +14,6 @@ import sys
 from jlaunch.core.messages import MAX_MESSAGE_BYTES, AgentStart, decode_agent_start
 from jlaunch.io.guardian_process import GuardianProcess
 from jlaunch.io.jobs import HostDirectory
-from jlaunch.io.platform import become_subreaper
 from jlaunch.runtime import guardian
 
 
@@ -36,7 +35,6 @@ def main() -> int:
         grace_s=start.spec.timeouts.grace_s,
     )
     guard = GuardianProcess(command)
-    become_subreaper()
     os.chdir("/")
     from jlaunch.runtime.agent_loop import AgentLoop  # slow to import: the guardian starts meanwhile
 

@@ -43,6 +43,7 @@ from jlaunch.io.control_block import HostBlock
 from jlaunch.io.guardian_process import GuardianProcess
 from jlaunch.io.jobs import HostDirectory, remove_tree
 from jlaunch.io.link import AgentLink, KeyPair, RanksLink
+from jlaunch.io.platform import become_subreaper
 from jlaunch.io.ports import free_ports
 from jlaunch.runtime.driver import Driver, MachineDriver
 from jlaunch.runtime.environment import backend_files, rank_environment
@@ -127,6 +128,8 @@ class AgentLoop:
     def run(self) -> int:
         """Serve until the machine says that it is over; returns the exit code."""
         self._machine.feed(AgentStarted())
+        # While the supervisor takes that in, and before it can have asked for a rank.
+        become_subreaper()
         self._driver.run()
         self._close()
         return self._code

@@ -14,7 +14,6 @@ import itertools
 import math
 import os
 import signal
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
@@ -169,18 +168,16 @@ class Driver:
 
 
 class _Signals:
-    """Signals as bytes on a socket: the handler does nothing, the interpreter writes the number."""
+    """Signals as bytes in a pipe: the handler does nothing, the interpreter writes the number."""
 
     def __init__(self) -> None:
-        self._receiver, self._sender = socket.socketpair()
-        self._receiver.setblocking(False)
-        self._sender.setblocking(False)
+        self._reader, self._writer = _wake_up_pipe()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._before: dict[int, object] = {}
-        self._wakeup_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
 
     def fileno(self) -> int:
-        return self._receiver.fileno()
+        return self._reader
 
     def add(self, signals: Iterable[signal.Signals], handler: Callable[[int], None]) -> None:
         for number in signals:
@@ -191,7 +188,7 @@ class _Signals:
 
     def deliver(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            for number in self._receiver.recv(4096):
+            for number in os.read(self._reader, 4096):
                 handler = self._handlers.get(number)
                 if handler is not None:
                     handler(number)
@@ -200,12 +197,20 @@ class _Signals:
         for number, before in self._before.items():
             signal.signal(number, before)  # type: ignore[arg-type]
         signal.set_wakeup_fd(self._wakeup_before)
-        self._receiver.close()
-        self._sender.close()
+        os.close(self._reader)
+        os.close(self._writer)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
     """The handler that makes the interpreter write to the wake-up socket."""
+
+
+def _wake_up_pipe() -> tuple[int, int]:
+    """A pipe on which neither end ever blocks: when it is full, the wake-up is there already."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    return reader, writer
 
 
 class WakeUp:
@@ -214,9 +219,7 @@ class WakeUp:
     def __init__(self, driver: Driver, handler: Handler) -> None:
         self._driver = driver
         self._handler = handler
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+        self._reader, self._writer = _wake_up_pipe()
         driver.watch(self._reader, self._called)
 
     def set(self) -> None:

@@ -7,10 +7,11 @@ Variables of an outer or earlier launcher are removed first: a forgotten ``JACCL
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+
+import msgspec
 
 from jlaunch.core import contract
 from jlaunch.core.contract import HostFiles
@@ -99,9 +100,9 @@ def backend_files(spec: JobSpec, epoch: int, draw_ports: Callable[[int], list[in
         ports = draw_ports(spec.world_size * spec.connections_per_ip)
         per_rank = [ports[i :: spec.world_size] for i in range(spec.world_size)]
         addresses = [[f"127.0.0.1:{port}" for port in of_rank] for of_rank in per_rank]
-        return {_ring_file(epoch): json.dumps(addresses).encode()}
+        return {_ring_file(epoch): msgspec.json.encode(addresses)}
     if spec.backend in _JACCL:
-        return {NO_BOOTSTRAP_FILE: _NO_BOOTSTRAP, DEVICES_FILE: json.dumps(_device_matrix(spec)).encode()}
+        return {NO_BOOTSTRAP_FILE: _NO_BOOTSTRAP, DEVICES_FILE: msgspec.json.encode(_device_matrix(spec))}
     return {}
 
 

@@ -24,6 +24,7 @@ from jlaunch.core.events import (
     AgentHeard,
     DeadlineReached,
     HeartbeatArrived,
+    HostSwept,
     JobEvent,
     JobStarted,
     RankSampled,
@@ -36,6 +37,7 @@ from jlaunch.core.snapshot import encode_snapshot
 from jlaunch.core.spec import JobSpec, StdinMode
 from jlaunch.io.clock import SystemClock
 from jlaunch.io.events_file import EventsFile
+from jlaunch.io.jobs import host_dir
 from jlaunch.io.link import SupervisorLink, new_keys
 from jlaunch.io.local_agent import LocalAgent
 from jlaunch.runtime.driver import Driver, MachineDriver
@@ -50,6 +52,11 @@ SIGN_OF_LIFE_INTERVAL_S = 0.2
 
 LAST_WORDS_S = 0.05
 """What a dead agent had sent is read for so long before its end is told: the kernel still holds it."""
+
+SWEEP_LOOK_S = 0.05
+SWEEP_S = 6.0
+"""A dead agent's guardian is waited for, so that nothing of the job lives when we end: for the grace and
+so long (its own bound for SIGKILL, and a second). Its work done, it removes the host's directory."""
 
 AGENT_END_S = 5.0
 """An agent that was told to end, and whose ranks are gone, gets so long before it is killed."""
@@ -81,6 +88,7 @@ class SupervisorLoop:
         self._spawn_agent = spawn_agent
         self._started: set[int] = set()
         self._unsent: dict[int, memoryview] = {}
+        self._unswept: set[int] = set()
         self._agent_lines: dict[int, bytes] = {}
         self._last_sign: dict[int, float] = {}
         self._epoch = 0
@@ -319,6 +327,18 @@ class SupervisorLoop:
         self._stdin.host_gone(host)
         self._open_streams = {s for s in self._open_streams if self._spec.placement[s[0]] != host}
         self._feed(AgentExited(host=host, status=agent.status))
+        self._look_whether_swept(host, self._driver.now() + self._spec.timeouts.grace_s + SWEEP_S)
+
+    def _look_whether_swept(self, host: int, give_up_at: float) -> None:
+        """An agent that ended in good order has removed its directory; for any other its guardian does."""
+        if os.path.exists(host_dir(self._job_dir, host)) and self._driver.now() < give_up_at:
+            self._unswept.add(host)
+            self._driver.call_later(
+                SWEEP_LOOK_S, functools.partial(self._look_whether_swept, host, give_up_at)
+            )
+            return
+        self._unswept.discard(host)
+        self._feed(HostSwept(host=host))
         self._leave_if_done()
 
     # ---- the end ---------------------------------------------------------------------------------
@@ -342,7 +362,7 @@ class SupervisorLoop:
         """Leave once the agents are gone, and all that they had to say is out."""
         if self._ended is None or self._is_leaving or self._open_streams:
             return
-        if any(agent.status is None for agent in self._agents.values()):
+        if self._unswept or any(agent.status is None for agent in self._agents.values()):
             return
         self._is_leaving = True
         for rank, lines in sorted(self._ended.tails.items()):
