@@ -41,11 +41,14 @@ if(JLAUNCH_TESTS)
   add_executable(jlaunch_core_tests
     tests/collectives_test.cpp
     tests/fake_verbs.cpp
+    tests/control_block_test.cpp
     tests/faults_test.cpp
     tests/main.cpp
     tests/progress_test.cpp
     tests/reduce_test.cpp
+    tests/soft_provider_test.cpp
     tests/support.cpp
+    soft/mapping.cpp
   )
   # The layout is held against rdma-core's header where that is installed.
   include(CheckIncludeFileCXX)
