@@ -20,7 +20,7 @@ CTEST  := PATH="$(BIN):$$PATH" $(BIN)/ctest
 RUN    := PYTHONPATH="$(CURDIR)" $(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check format format-check lint types cpp test soak bench package native clean prerequisites
+.PHONY: help demo picture check format format-check lint types cpp test soak bench package native clean prerequisites
 
 help:
 	@sed -n '1,7s/^# \{0,1\}//p' Makefile
@@ -28,6 +28,10 @@ help:
 
 demo: native
 	$(RUN) -m jlaunch demo
+
+# The README's picture, from a real run.
+picture: native
+	PYTHONPATH="$(CURDIR)" $(PY) .ci/picture.py docs/demo.svg 'jlaunch demo' $(PY) -m jlaunch demo
 
 check: format-check lint types cpp test
 

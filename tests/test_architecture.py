@@ -73,6 +73,7 @@ PLANTED = [
     (architecture.habits, "jlaunch/io/planted.py", "try:\n    f()\nexcept:\n    pass\n", "catches everything"),
     (architecture.words, "jlaunch/io/planted.py", "# the master node\n", "'master' is not a word of ours"),
     (architecture.words, "jlaunch/backend/src/planted.h", "// all workers\n", "'workers' is not a word of ours"),
+    (architecture.words, "jlaunch/io/planted.py", "# as in DESIGN 3.1\n", "cites a page"),
     (architecture.words, "docs/planted.md", "The Cluster.\n", "'Cluster' is not a word of ours"),
 ]  # fmt: skip
 

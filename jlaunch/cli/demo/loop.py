@@ -54,7 +54,8 @@ def main() -> None:
                 teller.tell("up", pid=os.getpid(), epoch=jlaunch.epoch())
             elif time.monotonic() - began > LONG_S:
                 teller.tell("turn", turn=turn)
-            right = right and bool(mx.all(total == expected).item())
+            right = right and total[turn].item() == expected
+        right = right and bool(mx.all(total == expected).item())
         teller.tell("done", right=right)
     except jlaunch.PeerLost as loss:
         reasons = {str(rank): reason for rank, reason in loss.reasons.items()}

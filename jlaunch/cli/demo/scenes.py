@@ -16,6 +16,8 @@ RANKS = 4
 LOST = 2
 """The rank that something is done to."""
 
+FIRST_EPOCH = 1
+
 PAUSE_S = 3.0
 """How long the pause that is waited out lasts: three deadlines."""
 
@@ -49,9 +51,9 @@ def scenes() -> tuple[Scene, ...]:
     """All scenes, in the order in which they are shown."""
     return (
         Scene("raise", "rank 2 is killed: the others get an exception", (), 100_000, _raise),
-        Scene("wait", "rank 2 is paused for 3 s: the others wait, and nothing is lost", (), 200, _wait),
+        Scene("wait", "rank 2 is paused for 3 s: the others wait, and nothing is lost", (), 60, _wait),
         Scene(
-            "restart", "rank 2 is killed: all ranks start again", ("--restart-backoff", "1s"), 200, _restart
+            "restart", "rank 2 is killed: all ranks start again", ("--restart-backoff", "1s"), 60, _restart
         ),
         Scene("stop", "rank 2 is killed: the others are stopped cleanly", (), 100_000, _stop),
     )
@@ -82,8 +84,8 @@ def _wait(stage: Stage) -> Story:
     story.add(f"the others rest meanwhile: {100 * share:.1f} % of a core each")
     os.kill(pids[LOST], signal.SIGCONT)
     story.add("SIGCONT to rank 2")
-    back = max(line["at"] for line in _all_tell(stage, "turn", range(RANKS), "the collective goes on"))
-    story.add("the collective that was interrupted is complete on all ranks", back)
+    back = max(line["at"] for line in _all_tell(stage, "turn", SURVIVORS, "the collective goes on"))
+    story.add("the others are through the collective in which they waited", back)
     done = _all_tell(stage, "done", range(RANKS), "every rank done")
     _require(all(line["right"] for line in done), "every sum right")
     story.add("all ranks are done, every sum was right", max(line["at"] for line in done))
@@ -93,9 +95,11 @@ def _wait(stage: Stage) -> Story:
 def _restart(stage: Stage) -> Story:
     story = _strike(stage, signal.SIGKILL, "SIGKILL to rank 2")
     again = stage.wait(
-        lambda: _from_all(stage.told_by("up", epoch=1), range(RANKS)), "all ranks up in epoch 1"
+        lambda: _from_all(stage.told_by("up", epoch=FIRST_EPOCH + 1), range(RANKS)), "all ranks up again"
     )
-    story.add("all ranks are up again, in epoch 1", max(line["at"] for line in again))
+    story.add(
+        "all ranks have started again, and are past their first collective", max(line["at"] for line in again)
+    )
     done = _all_tell(stage, "done", range(RANKS), "every rank done")
     _require(all(line["right"] for line in done), "every sum right")
     story.add("all ranks are done, every sum was right", max(line["at"] for line in done))
@@ -122,7 +126,7 @@ def _strike(stage: Stage, number: signal.Signals, text: str) -> Story:
 
 def _pids(stage: Stage) -> dict[int, int]:
     """Process ids by rank, once all ranks have finished their first collective."""
-    up = stage.wait(lambda: _from_all(stage.told_by("up", epoch=0), range(RANKS)), "all ranks up")
+    up = stage.wait(lambda: _from_all(stage.told_by("up", epoch=FIRST_EPOCH), range(RANKS)), "all ranks up")
     return {line["rank"]: line["pid"] for line in up}
 
 
@@ -148,8 +152,8 @@ def _ended(stage: Stage, story: Story, expected: int) -> Story:
     code, out = stage.end()
     if code != expected:
         raise SceneFailed(f"exit code {expected}: found {code}; jlaunch printed:\n{out}")
-    last = out.strip().splitlines()[-1:] if code else []
-    story.add("".join([f"jlaunch ended with exit code {code}", *(f": {line}" for line in last)]))
+    said = [line.removeprefix("jlaunch: ") for line in out.splitlines() if line.startswith("jlaunch: rank")]
+    story.add(": ".join([f"jlaunch has ended with exit code {code}", *said[:1]]))
     return story
 
 
