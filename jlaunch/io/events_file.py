@@ -6,9 +6,12 @@ Bytes that are not text (rendezvous addresses) are recorded by their length alon
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import os
+import select
+import stat
 from collections.abc import Mapping
 
 import msgspec
@@ -18,20 +21,27 @@ from jlaunch.io.clock import Clock
 
 EVENTS_VERSION = 1
 
+BACKLOG_BYTES = 4 * 1024 * 1024
+"""Lines that may wait for the reader of a FIFO: some ten thousand."""
+
+LAST_MOMENT_S = 1.0
+"""How long a reader may take nothing at the end before the rest is dropped."""
+
 
 class EventsFile:
-    """Writes ``--events FILE``; a file that cannot be written any more is given up once, not fatal.
+    """Writes ``--events FILE``, without ever waiting; what cannot be written any more is given up, not fatal.
 
-    Appends, and works on a FIFO too. Raises ConfigError if the file cannot be opened.
+    Appends to a file. FILE may be a FIFO: opening it waits for no reader, and lines that a slow reader
+    has not taken yet are kept, up to ``BACKLOG_BYTES``. Raises ConfigError if it cannot be opened.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
         self._path = path
         self._clock = clock
         self._started_at = clock.now()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._backlog = bytearray()
         try:
-            self._fd: int | None = os.open(path, flags, 0o644)
+            self._fd: int | None = _open(path)
         except OSError as error:
             raise ConfigError(f"--events {path}: cannot be written: {error.strerror}") from error
 
@@ -43,19 +53,43 @@ class EventsFile:
         if self._fd is None:
             return None
         t = self._clock.now() - self._started_at
-        line = record_line(record, at=self._clock.unix_time(), t=t, more=more)
+        self._backlog += record_line(record, at=self._clock.unix_time(), t=t, more=more)
         try:
-            _write_all(self._fd, line)
+            self._flush(self._fd)
         except OSError as error:
-            self.close()
-            return f"--events {self._path}: cannot be written any more: {error.strerror}"
+            return self._give_up(error.strerror)
+        if len(self._backlog) > BACKLOG_BYTES:
+            return self._give_up("its reader takes nothing")
         return None
 
     def close(self) -> None:
-        """Close the file; later writes do nothing."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Close the file, after a last moment for a slow reader; later writes do nothing."""
+        if self._fd is None:
+            return
+        with contextlib.suppress(OSError):
+            while self._backlog and select.select([], [self._fd], [], LAST_MOMENT_S)[1]:
+                self._flush(self._fd)
+        os.close(self._fd)
+        self._fd = None
+
+    def _flush(self, fd: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._backlog:
+                del self._backlog[: os.write(fd, self._backlog)]
+
+    def _give_up(self, why: str | None) -> str:
+        self._backlog.clear()
+        self.close()
+        return f"--events {self._path}: cannot be written any more: {why}"
+
+
+def _open(path: str) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            # For both: so it opens without a reader, and a reader that leaves is no error.
+            flags = os.O_RDWR | os.O_NONBLOCK
+    return os.open(path, flags, 0o644)
 
 
 def record_line(record: msgspec.Struct, *, at: float, t: float, more: Mapping[str, object]) -> bytes:
@@ -82,9 +116,3 @@ def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -25,7 +25,7 @@ AGENT_ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent_en
 
 
 def run(spec: JobSpec, *, python: str | None = None, events: str | None = None) -> int:
-    """Run the job to its end and return the exit code (DESIGN 3.1).
+    """Run the job to its end and return the exit code (README, exit codes).
 
     ``spec.program`` is what the user typed; ``python`` is ``--python``, put in front of any program; without
     it a ``.py`` file runs under our own interpreter. ``events`` is the path of ``--events``.

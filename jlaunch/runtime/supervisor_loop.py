@@ -331,14 +331,15 @@ class SupervisorLoop:
 
     def _look_whether_swept(self, host: int, give_up_at: float) -> None:
         """An agent that ended in good order has removed its directory; for any other its guardian does."""
-        if os.path.exists(host_dir(self._job_dir, host)) and self._driver.now() < give_up_at:
+        if not os.path.exists(host_dir(self._job_dir, host)):
+            self._unswept.discard(host)
+            self._feed(HostSwept(host=host))
+        elif self._driver.now() < give_up_at:
             self._unswept.add(host)
-            self._driver.call_later(
-                SWEEP_LOOK_S, functools.partial(self._look_whether_swept, host, give_up_at)
-            )
-            return
-        self._unswept.discard(host)
-        self._feed(HostSwept(host=host))
+            look = functools.partial(self._look_whether_swept, host, give_up_at)
+            self._driver.call_later(SWEEP_LOOK_S, look)
+        else:
+            self._unswept.discard(host)
         self._leave_if_done()
 
     # ---- the end ---------------------------------------------------------------------------------

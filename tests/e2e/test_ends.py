@@ -77,7 +77,8 @@ def test_a_python_file_runs_under_our_python(tmp_path: Path) -> None:
 def test_the_code_of_a_rank_that_fails_is_the_jobs() -> None:
     with Job(*sh("[ $JLAUNCH_RANK != 2 ] || { echo why >&2; exit 3; }")) as job:
         assert job.end() == 3, job.describe()
-        assert "rank 2" in last_word(job) and "3" in last_word(job)
+        assert "rank 2" in last_word(job)
+        assert "3" in last_word(job)
         assert b"  [2] why" in job.stderr.all
         job.assert_nothing_left()
 
@@ -87,14 +88,16 @@ def test_a_rank_that_is_killed_gives_128_and_the_signal() -> None:
         wait_up(job)
         os.kill(pid_of(job, 1), signal.SIGKILL)
         assert job.end() == 128 + signal.SIGKILL, job.describe()
-        assert "rank 1" in last_word(job) and "SIGKILL" in last_word(job)
+        assert "rank 1" in last_word(job)
+        assert "SIGKILL" in last_word(job)
         job.assert_nothing_left()
 
 
 def test_a_program_that_is_not_there_is_refused_in_one_line() -> None:
     with Job("no-such-program") as job:
         assert job.end() == 2
-        assert len(job.stderr.all) == 1 and b"no-such-program" in job.stderr.all[0]
+        assert len(job.stderr.all) == 1
+        assert b"no-such-program" in job.stderr.all[0]
         job.assert_nothing_left()
 
 
@@ -283,7 +286,11 @@ def test_the_job_is_private() -> None:
         below = [path for path in job.runtime_dir.rglob("*") if path.is_dir()]
         assert len(below) >= 3
         assert {path.stat().st_mode & 0o777 for path in below} == {0o700}
-        secrets = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in job.processes() for what in ("cmdline", "environ")]
+        secrets = [
+            Path(f"/proc/{pid}/{what}").read_bytes()
+            for pid in job.processes()
+            for what in ("cmdline", "environ")
+        ]
         assert not any(re.search(rb"(?i)curve|secret_key", text) for text in secrets)
         job.process.send_signal(signal.SIGINT)
         job.end()

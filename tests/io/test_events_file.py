@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -13,7 +15,7 @@ from jlaunch.core.actions import RecordVerdict
 from jlaunch.core.contract import Collective, Reason, VerdictKind
 from jlaunch.core.errors import ConfigError
 from jlaunch.core.events import DeadlineAsked, Loss, RankJoined, RankPaused, Wait
-from jlaunch.io.events_file import EventsFile
+from jlaunch.io.events_file import BACKLOG_BYTES, EventsFile
 
 
 class FakeClock:
@@ -48,7 +50,12 @@ def test_words_of_the_contract_are_written_as_words(tmp_path: Path) -> None:
     file.write(DeadlineAsked(rank=0, epoch=1, question=1, wait=wait))
     file.write(
         RecordVerdict(
-            verdict=3, kind=VerdictKind.RAISE, epoch=1, ranks=(0,), why="lost", losses=(Loss(rank=2, reason=Reason.KILLED),)
+            verdict=3,
+            kind=VerdictKind.RAISE,
+            epoch=1,
+            ranks=(0,),
+            why="lost",
+            losses=(Loss(rank=2, reason=Reason.KILLED),),
         )
     )
     asked, verdict = lines(tmp_path / "events")
@@ -75,5 +82,40 @@ def test_a_full_disk_is_told_once() -> None:
     file = EventsFile("/dev/full", FakeClock())
     event: msgspec.Struct = RankPaused(rank=0, epoch=1)
     why = file.write(event)
-    assert why is not None and "No space left" in why
+    assert why is not None
+    assert "No space left" in why
     assert file.write(event) is None
+
+
+def test_a_fifo_needs_no_reader_and_loses_nothing_to_a_slow_one(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    os.mkfifo(path)
+    file = EventsFile(str(path), FakeClock())
+    count = 2000
+    for rank in range(count):
+        assert file.write(RankPaused(rank=rank, epoch=1)) is None
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    got: list[bytes] = []
+
+    def read() -> None:
+        os.set_blocking(reader, True)
+        while piece := os.read(reader, 65536):
+            got.append(piece)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    file.close()
+    thread.join()
+    os.close(reader)
+    assert [json.loads(line)["rank"] for line in b"".join(got).splitlines()] == list(range(count))
+
+
+def test_a_fifo_that_nobody_reads_is_given_up_within_a_bound(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    os.mkfifo(path)
+    file = EventsFile(str(path), FakeClock())
+    why = None
+    for _ in range(BACKLOG_BYTES // 50):
+        why = why or file.write(RankPaused(rank=0, epoch=1))
+    assert why is not None
+    assert "takes nothing" in why

@@ -100,7 +100,7 @@ def test_output_is_unbuffered_unless_the_user_said_otherwise() -> None:
 def test_each_rank_of_a_ring_has_its_own_ports() -> None:
     drawn = list(range(5000, 5008))
     files = backend_files(spec(backend=Backend.RING, connections_per_ip=2), 2, lambda count: drawn[:count])
-    (name, content), = files.items()
+    ((name, content),) = files.items()
     addresses = json.loads(content)
     assert len(addresses) == 4
     flat = [address for of_rank in addresses for address in of_rank]
@@ -140,7 +140,8 @@ def test_mlx_refuses_the_file_that_is_there_for_processes_without_the_bootstrap(
     run = subprocess.run([sys.executable, "-S", "-I", "-c", f"import sys; sys.path += {sys.path!r}; {code}"],
                          env=env, capture_output=True, text=True, check=False)  # fmt: skip
     assert run.returncode == 1
-    assert "RuntimeError" in run.stderr and "parse error" in run.stderr
+    assert "RuntimeError" in run.stderr
+    assert "parse error" in run.stderr
 
 
 def test_the_terminals_width_is_given_less_the_prefix() -> None:

@@ -67,7 +67,12 @@ class Host:
         self.facts.append(fact)
 
     def start(self, *argv: str, rank: int = 0, stdin: bool = False, **env: str) -> None:
-        variables = {"PATH": os.environ["PATH"], "JLAUNCH_JOB": JOB, "JLAUNCH_RANK": str(rank), "JLAUNCH_EPOCH": "1"}
+        variables = {
+            "PATH": os.environ["PATH"],
+            "JLAUNCH_JOB": JOB,
+            "JLAUNCH_RANK": str(rank),
+            "JLAUNCH_EPOCH": "1",
+        }
         deed = StartProcess(rank=rank, epoch=1, restart_count=0)
         self.ranks.start(deed, argv, variables | env, cwd=self.directory, stdin=stdin)
 
