@@ -104,8 +104,12 @@ class StandIn:
             )
             for rank in range(size)
         ]
-        self.stdout = [Lines(_pipe(process.stdout), f"stdout of rank {rank}") for rank, process in self._each()]
-        self.stderr = [Lines(_pipe(process.stderr), f"stderr of rank {rank}") for rank, process in self._each()]
+        self.stdout = [
+            Lines(_pipe(process.stdout), f"stdout of rank {rank}") for rank, process in self._each()
+        ]
+        self.stderr = [
+            Lines(_pipe(process.stderr), f"stderr of rank {rank}") for rank, process in self._each()
+        ]
 
     def __enter__(self) -> StandIn:
         return self
@@ -164,7 +168,9 @@ class StandIn:
             return view.question > 0 and any(wait.seq == seq for wait in view.waits)
 
         with self._changed:
-            assert self._changed.wait_for(asks, BOUND_S), f"rank {rank}: {self.view(rank)}\n{self.errors(rank)}"
+            assert self._changed.wait_for(asks, BOUND_S), (
+                f"rank {rank}: {self.view(rank)}\n{self.errors(rank)}"
+            )
 
     def raise_in(self, rank: int, losses: Mapping[int, Reason]) -> None:
         """Verdict ``raise`` for ``rank``: these ranks are lost."""
@@ -221,12 +227,18 @@ class StandIn:
         return list(enumerate(self.ranks))
 
     def _write_files(self) -> None:
-        devices = [[None if peer == rank else "soft0" for peer in range(self.size)] for rank in range(self.size)]
+        devices = [
+            [None if peer == rank else "soft0" for peer in range(self.size)] for rank in range(self.size)
+        ]
         (self.dir / "devices.json").write_text(json.dumps(devices))
         (self.dir / "no-bootstrap.hostfile").write_text("not for MLX's ring\n")
 
-    def _environment(self, rank: int, backend: str, deadline_s: float, extra: Mapping[str, str]) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MLX_", "JLAUNCH_"))}
+    def _environment(
+        self, rank: int, backend: str, deadline_s: float, extra: Mapping[str, str]
+    ) -> dict[str, str]:
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("MLX_", "JLAUNCH_"))
+        }
         return {
             **inherited,
             "PYTHONPATH": f"{STARTUP_DIR}{os.pathsep}{PACKAGE_ROOT}",

@@ -159,7 +159,9 @@ def test_integers_and_bools_are_poisoned_and_raise() -> None:
         ("mx.ones((2,), dtype=mx.float32)", "0000c07f" * 2),
         ("mx.ones((2,), dtype=mx.bfloat16).view(mx.uint16).view(mx.bfloat16)", None),
     ):
-        source = CASE.replace("{x}", x).replace("{case}", case(body)).replace("say(events", check + "say(events")
+        source = (
+            CASE.replace("{x}", x).replace("{case}", case(body)).replace("say(events", check + "say(events")
+        )
         events, notes = run(source)
         assert events[0] == ["case", "PeerLost"]
         if poison is not None:
@@ -287,14 +289,27 @@ PLAIN_THIRD = "step(data, target); mx.eval(state)"
     [
         (EAGER.format(commit="mx.eval(grads)"), PLAIN_THIRD, "pass", True),
         (EAGER.format(commit=""), PLAIN_THIRD, "pass", False),
-        (EAGER.format(commit=""), f"held = jlaunch.snapshot(state); {PLAIN_THIRD}", "jlaunch.restore(held)", True),
+        (
+            EAGER.format(commit=""),
+            f"held = jlaunch.snapshot(state); {PLAIN_THIRD}",
+            "jlaunch.restore(held)",
+            True,
+        ),
         (COMPILED, PLAIN_THIRD, "pass", False),
         (COMPILED, f"held = jlaunch.snapshot(state); {PLAIN_THIRD}", "jlaunch.restore(held)", True),
     ],
-    ids=["eager, evaluated first", "eager, careless", "eager, snapshot", "compiled, careless", "compiled, snapshot"],
+    ids=[
+        "eager, evaluated first",
+        "eager, careless",
+        "eager, snapshot",
+        "compiled, careless",
+        "compiled, snapshot",
+    ],
 )
 def test_commit_rule(step: str, third: str, caught: str, kept: bool) -> None:
-    with StandIn(TRAINING.replace("{step}", step).replace("{third}", third).replace("{caught}", caught)) as ranks:
+    with StandIn(
+        TRAINING.replace("{step}", step).replace("{third}", third).replace("{caught}", caught)
+    ) as ranks:
         ranks.until_waiting(0, 3)
         ranks.raise_in(0, {1: Reason.KILLED})
         assert ranks.said(0, "before") == ranks.said(1, "weights")

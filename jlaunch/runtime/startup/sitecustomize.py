@@ -13,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 _ACTIVE = bool(os.environ.get("JLAUNCH_JOB")) and os.environ.get("JLAUNCH_BACKEND") in ("jaccl", "jaccl-ring")
 
 
-def _patch(core: "ModuleType") -> None:
+def _load_patch() -> "Callable[[ModuleType], None]":
     try:
         from jlaunch.runtime.rank_patch import patch
     except ImportError as error:
         message = (
             f"jlaunch: rank {os.environ.get('JLAUNCH_RANK')} runs under {sys.executable}, which cannot "
-            f"import jlaunch ({error}): install it there ({sys.executable} -m pip install jlaunch), or choose "
-            "another interpreter with --python"
+            f"import jlaunch ({error}): install it there ({sys.executable} -m pip install jlaunch), "
+            "or choose another interpreter with --python"
         )
         print(message, file=sys.stderr)
         raise ImportError(message) from error
-    patch(core)
+    return patch
 
 
 class _PatchingLoader:
@@ -42,7 +42,8 @@ class _PatchingLoader:
         self._loader = loader
 
     def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
-        """As the real loader."""
+        """As the real loader, unless the patch is missing: MLX cannot be loaded twice in a process."""
+        self._patch = _load_patch()
         return self._loader.create_module(spec)
 
     def exec_module(self, module: "ModuleType") -> None:
@@ -51,7 +52,7 @@ class _PatchingLoader:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        _patch(module)
+        self._patch(module)
 
 
 class _MlxFinder:
