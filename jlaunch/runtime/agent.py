@@ -8,13 +8,21 @@ that the supervisor is gone.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 
+from jlaunch.core.contract import ExitCode
+from jlaunch.core.errors import JlaunchError, ProtocolError
 from jlaunch.core.messages import MAX_MESSAGE_BYTES, AgentStart, decode_agent_start
 from jlaunch.io.guardian_process import GuardianProcess
 from jlaunch.io.jobs import HostDirectory
 from jlaunch.runtime import guardian
+
+FILES_PER_RANK = 8
+"""Three pipes and one for the status, both ends while it is spawned; the block is mapped and closed."""
+
+OWN_FILES = 128
 
 
 def main() -> int:
@@ -23,9 +31,17 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
-    start = _read_start()
-    if start is None:
-        return 0
+    try:
+        start = _read_start()
+        return 0 if start is None else _run(start)
+    except (JlaunchError, OSError) as error:
+        # The supervisor shows what we say, behind our host's name.
+        print(error, file=sys.stderr)
+        return ExitCode.INTERNAL
+
+
+def _run(start: AgentStart) -> int:
+    _ensure_open_files(len(start.spec.ranks_of(start.host)))
     directory = HostDirectory.create(start.job_dir, start.host)
     command = guardian.command(
         sys.executable,
@@ -41,6 +57,14 @@ def main() -> int:
     return AgentLoop(start, directory, guard).run()
 
 
+def _ensure_open_files(ranks: int) -> None:
+    """Raise our limit of open files to what so many ranks need: macOS begins at 256."""
+    needed = FILES_PER_RANK * ranks + OWN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+
+
 def _read_start() -> AgentStart | None:
     """The start from stdin; None if the supervisor ended before it sent one."""
     head = _read_exactly(4)
@@ -48,7 +72,7 @@ def _read_start() -> AgentStart | None:
         return None
     size = int.from_bytes(head, "big")
     if size > MAX_MESSAGE_BYTES:
-        sys.exit(f"start of an agent: {size} bytes, at most {MAX_MESSAGE_BYTES} expected")
+        raise ProtocolError(f"start of an agent: {size} bytes, at most {MAX_MESSAGE_BYTES} expected")
     frame = _read_exactly(size)
     return decode_agent_start(frame) if len(frame) == size else None
 

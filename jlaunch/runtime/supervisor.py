@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import time
 import traceback
 from collections.abc import Mapping
@@ -17,11 +18,14 @@ import msgspec
 from jlaunch.core.contract import PROTOCOL_VERSION, ExitCode
 from jlaunch.core.errors import ConfigError, JlaunchError
 from jlaunch.core.spec import JobSpec
-from jlaunch.io.jobs import JobDirectory, JobRecord
+from jlaunch.io.jobs import JobDirectory, JobRecord, remove_stale
 from jlaunch.io.local_agent import LocalAgent
 from jlaunch.runtime.environment import agent_environment, command_line
 
 AGENT_ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent_entry.py")
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""A person, or the system, asks for the end of the job."""
 
 
 def run(spec: JobSpec, *, python: str | None = None, events: str | None = None) -> int:
@@ -33,6 +37,21 @@ def run(spec: JobSpec, *, python: str | None = None, events: str | None = None) 
     Raises ConfigError for what is the user's fault and was seen before any rank was started.
     """
     _ensure_standard_files()
+    # A signal that comes before the loop is there to take it waits until then; nothing is left half made.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        return _run(spec, python, events)
+    except JlaunchError:
+        raise
+    except Exception:
+        # A bug of ours: say all we know, let the agents end the ranks, and leave with the code for it.
+        traceback.print_exc()
+        return ExitCode.INTERNAL
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def _run(spec: JobSpec, python: str | None, events: str | None) -> int:
     directory = JobDirectory.create(_record(spec))
     spawn_agent = functools.partial(_spawn_agent, agent_environment(os.environ, spec, _terminal_size()))
     agents: dict[int, LocalAgent] = {}
@@ -42,17 +61,21 @@ def run(spec: JobSpec, *, python: str | None = None, events: str | None = None) 
         from jlaunch.runtime.supervisor_loop import SupervisorLoop
 
         spec = msgspec.structs.replace(spec, program=command_line(spec.program, python))
-        return SupervisorLoop(spec, directory.path, agents, spawn_agent=spawn_agent, events_path=events).run()
-    except JlaunchError:
-        raise
-    except Exception:
-        # A bug of ours: say all we know, let the agents end the ranks, and leave with the code for it.
-        traceback.print_exc()
-        return ExitCode.INTERNAL
+        loop = SupervisorLoop(
+            spec,
+            directory.path,
+            agents,
+            stop_signals=STOP_SIGNALS,
+            spawn_agent=spawn_agent,
+            events_path=events,
+        )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        return loop.run()
     finally:
         for agent in agents.values():
             agent.let_go()
         directory.release()
+        remove_stale()
 
 
 def _spawn_agent(environment: Mapping[str, str]) -> LocalAgent:

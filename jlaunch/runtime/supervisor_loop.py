@@ -11,7 +11,7 @@ import functools
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import zmq
@@ -45,8 +45,6 @@ from jlaunch.runtime.output import OutputView
 from jlaunch.runtime.status_server import StatusServer
 from jlaunch.runtime.stdin import StdinReader
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
 SIGN_OF_LIFE_INTERVAL_S = 0.2
 """Output is a sign of life; a flood of it is told to the machine no more often than this."""
 
@@ -71,6 +69,7 @@ class SupervisorLoop:
         job_dir: str,
         agents: dict[int, LocalAgent],
         *,
+        stop_signals: Iterable[signal.Signals],
         spawn_agent: Callable[[], LocalAgent],
         events_path: str | None,
     ) -> None:
@@ -79,12 +78,14 @@ class SupervisorLoop:
         self._spec = spec
         self._job_dir = job_dir
         self._driver = Driver(clock)
+        self._was_stopped = False
         self._events = EventsFile(events_path, clock) if events_path is not None else None
         self._job = JobMachine(spec, rng=random.Random())
         self._machine: MachineDriver[JobEvent, Action] = MachineDriver(
             self._driver, self._job, self._perform, deadline_event=DeadlineReached
         )
         self._agents = agents
+        self._stop_signals = stop_signals
         self._spawn_agent = spawn_agent
         self._started: set[int] = set()
         self._unsent: dict[int, memoryview] = {}
@@ -101,7 +102,7 @@ class SupervisorLoop:
     def _open_sockets(self) -> None:
         """Open all that the loop waits for; what matters most first, for it is served in this order."""
         spec, driver = self._spec, self._driver
-        driver.on_signals(STOP_SIGNALS, self._stop_requested)
+        driver.on_signals(self._stop_signals, self._stop_requested)
         driver.on_signals((signal.SIGCHLD,), lambda _: self._look_at_agents())
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._server_keys = new_keys()
@@ -158,6 +159,7 @@ class SupervisorLoop:
         if self._ended is not None:
             # Somebody does not want to wait for a terminal that takes nothing.
             self._driver.stop()
+        self._was_stopped = True
         self._feed(StopRequested(signal=number))
 
     def _receive(self) -> None:
@@ -321,7 +323,9 @@ class SupervisorLoop:
             if agent.status is None and agent.has_exited():
                 self._driver.unwatch_writable(agent.stdin)
                 agent.let_go()
-                self._driver.call_later(LAST_WORDS_S, functools.partial(self._agent_exited, host, agent))
+                is_awaited = self._ended is not None and not self._open_streams
+                delay_s = 0.0 if is_awaited else LAST_WORDS_S
+                self._driver.call_later(delay_s, functools.partial(self._agent_exited, host, agent))
 
     def _agent_exited(self, host: int, agent: LocalAgent) -> None:
         self._stdin.host_gone(host)
@@ -373,4 +377,7 @@ class SupervisorLoop:
                     self._output.say(f"  [{rank}] {line}")
         if self._ended.cause:
             self._output.say(f"jlaunch: {self._ended.cause}")
+        if self._was_stopped:
+            # Who asked for the end gets it, also if nobody reads the output.
+            self._driver.call_later(self._spec.timeouts.grace_s, self._driver.stop)
         self._output.finish(self._driver.stop)

@@ -76,6 +76,7 @@ class Job:
         options: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
     ) -> None:
         # Socket paths are short (104 bytes on macOS): pytest's tmp_path is not.
         self.home = Path(tempfile.mkdtemp(prefix="jl-"))
@@ -91,14 +92,14 @@ class Job:
         self.process = subprocess.Popen(
             [*words, *command],
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             env=full_env,
             start_new_session=True,
         )
-        assert self.process.stdout is not None
         assert self.process.stderr is not None
-        self.stdout = Lines(self.process.stdout, "stdout")
+        # A test that gave a descriptor of its own reads the output itself.
+        self.stdout = Lines(self.process.stdout or Path(os.devnull).open("rb"), "stdout")
         self.stderr = Lines(self.process.stderr, "stderr")
 
     def __enter__(self) -> Job:  # noqa: PYI034 (Self needs Python 3.11)

@@ -227,6 +227,50 @@ def test_output_is_complete_and_in_order_per_rank() -> None:
         assert len(job.stdout.all) == 4 * (count + 1)
 
 
+def test_a_prompt_is_shown_at_once_and_closed_when_another_rank_prints() -> None:
+    asks, answers = "printf 'name? '; read name; echo $name", "read go; echo and on; read hold || exit 0"
+    reader, writer = os.pipe()
+    command = sh(f"if [ $JLAUNCH_RANK = 0 ]; then {asks}; else {answers}; fi")
+    with Job(*command, ranks=2, stdin=subprocess.PIPE, stdout=writer) as job, open(reader, "rb") as screen:
+        os.close(writer)
+        assert job.process.stdin is not None
+        assert screen.read(10) == b"[0] name? "
+        job.process.stdin.write(b"bob\n")
+        job.process.stdin.close()
+        rest = screen.read()
+        assert job.end() == 0, job.describe()
+        # Whoever is first: the line of the one is never torn by the other's.
+        assert rest in (b"bob\n[1] and on\n", b"\n[1] and on\n[0] bob\n")
+
+
+def test_a_reader_that_takes_nothing_cannot_keep_a_stopped_job() -> None:
+    """As under a pager: what it does not take holds the ranks up, but not the end that a person asks for."""
+    reader, writer = os.pipe()
+    try:
+        with Job("yes", ranks=2, stdout=writer, options=("--grace", "1s")) as job:
+            os.close(writer)
+            job.wait_events("RankSpawned", 2)
+            beat = job.wait_event("HeartbeatArrived")["beat"]
+            job.wait_event("HeartbeatArrived", beat=beat + 2)
+            job.process.send_signal(signal.SIGTERM)
+            assert job.process.wait(20) == 143
+            job.assert_nothing_left()
+    finally:
+        os.close(reader)
+
+
+def test_a_reader_that_leaves_does_not_end_the_job() -> None:
+    script = "seq 100000; echo still here >&2"
+    command = sh(script)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with Job(*command, ranks=2, stdout=writer) as job:
+        os.close(writer)
+        assert job.end() == 0, job.describe()
+        assert sum(b"still here" in line for line in job.stderr.all) == 2
+        assert sum(b"stdout cannot be written" in line for line in job.stderr.all) == 1
+
+
 def test_logs_and_silence(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     options = ("--output", "none", "--log-dir", str(logs))
