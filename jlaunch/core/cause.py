@@ -145,7 +145,8 @@ class Inquest:
         for index, cause in enumerate(self._causes):
             if cause.ranks == (rank,) and cause.status is None and cause.kind in _AMENDABLE:
                 if cause.kind is CauseKind.INIT_FAILED:
-                    self._causes[index] = msgspec.structs.replace(cause, status=status)
+                    # Its text stays, the program's own code becomes the job's.
+                    self._causes[index] = msgspec.structs.replace(cause, status=max(status, 0) or None)
                 else:
                     kind = death_kind(status)
                     self._causes[index] = msgspec.structs.replace(cause, kind=kind, status=status, text=text)

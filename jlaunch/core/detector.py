@@ -104,6 +104,7 @@ class Detector:
         self._ranks = ranks
         self._hosts = hosts
         self._questions: dict[int, DeadlineAsked] = {}
+        self._unseen: dict[int, set[int]] = {}
         self._answered: dict[int, int] = {}
         self._hold_ups: dict[int, _HoldUp] = {}
         self._looking: set[int] = set()
@@ -127,6 +128,8 @@ class Detector:
             if self._needs_look(rank, now):
                 looks.append(rank)
         self._look(looks, now)
+        # Only looks that are under way now: later ones must not put the answer off again.
+        self._unseen[asker] = {rank for rank in self._named(event.wait) if rank in self._looking}
         self._try_answer(asker, now)
         return self._take()
 
@@ -169,7 +172,7 @@ class Detector:
         event = self._questions.get(rank)
         if event is None or event.question > question:
             return False
-        del self._questions[rank]
+        self._close_question(rank)
         return True
 
     def wake(self, now: float) -> list[Finding]:
@@ -204,6 +207,7 @@ class Detector:
         return [rank for rank in wait.waiting_for if 0 <= rank < len(self._ranks)]
 
     def _close_question(self, rank: int) -> None:
+        self._unseen.pop(rank, None)
         event = self._questions.pop(rank, None)
         if event is not None:
             self._answered[rank] = event.question
@@ -213,15 +217,15 @@ class Detector:
         hold_up = self._hold_ups.get(rank)
         if hold_up is not None:
             for asker in list(hold_up.askers):
-                self._try_answer(asker, now)
+                if asker in self._unseen:
+                    self._unseen[asker].discard(rank)
+                    self._try_answer(asker, now)
 
     def _try_answer(self, asker: int, now: float) -> None:
         event = self._questions.get(asker)
-        if event is None:
+        if event is None or self._unseen[asker]:
             return
         named = self._named(event.wait)
-        if any(rank in self._looking for rank in named):
-            return
         self._close_question(asker)
         whys = [self._describe(rank, now) for rank in named[:WITNESSES_MAX]]
         if len(named) > WITNESSES_MAX:

@@ -39,7 +39,7 @@ from jlaunch.core.events import (
     RankSpawnFailed,
     Wait,
 )
-from jlaunch.core.host import HostMachine
+from jlaunch.core.host import HostMachine, suspect_after_s
 from jlaunch.core.losses import Losses, stop_rank
 from jlaunch.core.machine import Timers
 from jlaunch.core.policy import Reaction, fast_verdict, reaction
@@ -176,6 +176,11 @@ class Epoch:
             if not is_heard:
                 self.losses.unfence(rank.rank)
             self._act_on(self.detector.changed(rank.rank, now))
+        if is_heard and self.timers.is_set(_START):
+            # What its ranks did in the meantime is still to be read.
+            at = self.timers.next()
+            assert at is not None
+            self.timers.set(_START, max(at, now + self.spec.timeouts.host_timeout_s))
         return self._finish()
 
     def host_lost(self, host: int, kind: CauseKind, why: str, now: float) -> list[Action]:
@@ -232,8 +237,9 @@ class Epoch:
     def wake(self, now: float) -> list[Action]:
         """A moment of ``timers`` has come."""
         self._now = now
-        while self.timers.pop_due(now) is not None:
-            self._on_start_timeout()
+        due_at = self.timers.next()
+        if due_at is not None and self.timers.pop_due(now) is not None:
+            self._on_start_timeout(due_at)
         self.losses.wake(now)
         self._act_on(self.detector.wake(now))
         return self._finish()
@@ -274,8 +280,14 @@ class Epoch:
         self._record(CauseKind.INIT_FAILED, text, (event.rank,))
         self._lose(event.rank, Reason.INIT_FAILED, text)
 
-    def _on_start_timeout(self) -> None:
+    def _on_start_timeout(self, due_at: float) -> None:
         missing = self.rendezvous.missing()
+        patience_s = suspect_after_s(self.spec.timeouts)
+        is_heard = all(self.hosts[self.ranks[rank].host].is_ready for rank in missing)
+        if not is_heard or self._now > due_at + patience_s:
+            # Their hosts are silent, or we slept: their joining may be under way.
+            self.timers.set(_START, self._now + patience_s)
+            return
         first = self.rendezvous.first_rank
         names = ", ".join(self.name(rank) for rank in missing[:_NAMES_MAX])
         if len(missing) > _NAMES_MAX:
@@ -311,7 +323,8 @@ class Epoch:
         text = f"{self.name(event.rank)} {ended_text(event.status)}"
         if event.status == 0:
             return
-        self.inquest.amend(event.rank, event.status, text)
+        if event.by == "itself":
+            self.inquest.amend(event.rank, event.status, text)
         was_clean = machine.loss is not None and machine.loss.clean
         if was_clean and event.by == "itself" and not self._is_consequence(event.rank):
             # The part that was in the group ended well, what was wrapped around it did not.
@@ -321,7 +334,7 @@ class Epoch:
         rank = event.rank
         machine = self.ranks[rank]
         self.detector.forget(rank)
-        if event.status:
+        if event.status and not machine.is_stopping:
             self.inquest.amend(rank, event.status, f"{self.name(rank)} {ended_text(event.status)}")
         if machine.is_stopping or machine.loss is not None:
             return
@@ -493,7 +506,7 @@ class Epoch:
             self._lose(rank, accusation.reason, text, is_alive=True)
 
     def _finish(self) -> list[Action]:
-        if not self.trouble and not self.is_draining:
+        if self.rendezvous.is_open and not self.trouble and not self.is_draining:
             self._out += self.losses.spread(self._now)
         out, self._out = self._out, []
         return out

@@ -120,6 +120,11 @@ class Fleet:
             machine.waits = event.waits
             machine.waits_at = now
 
+    def forgive(self, slept_s: float) -> None:
+        """For ``slept_s`` nobody listened here: that much silence is not theirs."""
+        for host in self._used:
+            self.machines[host].forgive(slept_s)
+
     def exited(self, host: int, incarnation: str, why: str, now: float) -> list[Turn]:
         """The agent's process ended."""
         if host not in self._used:
@@ -183,7 +188,7 @@ class Fleet:
         if now >= lapse_at:
             return [*turns, self.lose(host, f"{said}, its lease of {timeouts.lease_s:g} s has lapsed", now)]
         if now >= limit_at:
-            pending = self._pending_since_silence(machine, ranks)
+            pending = self._pending_since_silence(machine, ranks, now)
             if pending is not None:
                 why = f"{said} (limit {timeouts.host_timeout_s:g} s), and {pending}"
                 return [*turns, self.lose(host, why, now)]
@@ -191,7 +196,7 @@ class Fleet:
         self.timers.set((_HOST, host), min(limit_at, lapse_at))
         return turns
 
-    def _pending_since_silence(self, silent: HostMachine, ranks: tuple[int, ...]) -> str | None:
+    def _pending_since_silence(self, silent: HostMachine, ranks: tuple[int, ...], now: float) -> str | None:
         """The data plane's word: who has waited, since the silence began, for a rank seen inside?"""
         assert silent.heard_at is not None
         inside = [rank for rank in ranks if rank in silent.waits]
@@ -200,7 +205,7 @@ class Fleet:
         latest = silent.heard_at + 2 * self._interval_s
         for host in self._used:
             machine = self.machines[host]
-            if not machine.is_ready:
+            if not machine.is_ready or now - machine.waits_at > 2 * self._interval_s:
                 continue
             for rank, wait in machine.waits.items():
                 for needed in inside:

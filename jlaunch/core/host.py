@@ -102,6 +102,11 @@ class HostMachine(Machine[HostState]):
         self._move(HostSpoke(), now)
         return True
 
+    def forgive(self, slept_s: float) -> None:
+        """Count ``slept_s`` of its silence as ours. That makes its lease seem longer, never shorter."""
+        if self.heard_at is not None:
+            self.heard_at += slept_s
+
     def suspect(self, now: float) -> None:
         """It was silent for too long."""
         self._move(HostFellSilent(), now)

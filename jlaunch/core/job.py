@@ -68,6 +68,9 @@ KILL_BOUND_S = 5.0
 """From SIGKILL to "cannot be killed", and from grace to "the guardian has ended them": memory is freed
 at 65 ms per GiB (measured), so a process that is still there after 5 s hangs in the kernel."""
 
+SLEPT_S = 1.0
+"""A timer that fires so late says that this process was stopped, or its machine asleep."""
+
 HAPPENINGS_MAX = 32
 """Lines of the recent past in a snapshot."""
 
@@ -198,7 +201,10 @@ class JobMachine(Machine[JobState]):
 
     def check(self) -> None:
         """Assert what must always hold."""
-        live = [rank for rank in self.epoch.ranks if not rank.is_gone]
+        unkillable = self.epoch.unkillable
+        live = [rank for rank in self.epoch.ranks if not rank.is_gone and rank not in unkillable]
+        if self.state is _S.BACKOFF:
+            assert not unkillable
         if self.state in (_S.BACKOFF, _S.SUCCEEDED, _S.STOPPED) or self.exit_code == 0:
             assert not live, f"{self.name} is {self.state.name} and {live[0].name} lives"
         if self.state is _S.SUCCEEDED:
@@ -270,6 +276,9 @@ class JobMachine(Machine[JobState]):
             self._timers.set(_GIVE_UP, self._now + 2 * KILL_BOUND_S)
 
     def _on_deadline(self, event: DeadlineReached) -> None:
+        due_at = self.next_deadline()
+        if due_at is not None and self._now > due_at + SLEPT_S:
+            self._note_sleep(self._now - due_at)
         while (name := self._timers.pop_due(self._now)) is not None:
             if name == _BACKOFF:
                 self._start_again()
@@ -283,6 +292,12 @@ class JobMachine(Machine[JobState]):
             actions, turns = self.fleet.wake(self._now, self.epoch.living)
             self._out += actions
             self._take_turns(turns)
+
+    def _note_sleep(self, slept_s: float) -> None:
+        """It was us who were silent: what the others said in the meantime is still to be read."""
+        self.fleet.forgive(slept_s)
+        if self._timers.is_set(_GIVE_UP):
+            self._timers.set(_GIVE_UP, self._now + KILL_BOUND_S)
 
     # ---- hosts -----------------------------------------------------------------------------------
 
@@ -313,6 +328,8 @@ class JobMachine(Machine[JobState]):
         self._out.append(EndAgent(host=host))
         if self.state is _S.PREPARING:
             self._blame(kind, f"host {self.fleet.name(host)} lost: {gone.why}")
+            # Whatever the policy: without this host the job cannot begin.
+            self.epoch.trouble = True
             return
         self._out += self.epoch.host_lost(host, kind, gone.why, self._now)
         self._ghosts.add(host)

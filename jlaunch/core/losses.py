@@ -47,7 +47,7 @@ class Losses:
         self._grace_s = grace_s
         self._agents_write = agents_write
         self._losses: dict[int, Loss] = {}
-        self._why: list[str] = []
+        self._whys: dict[int, str] = {}
         self._told: dict[int, set[int]] = {}
         self._fences: dict[int, int] = {}
         self._to_stop: list[int] = []
@@ -76,7 +76,7 @@ class Losses:
     def add(self, loss: Loss, why: str, *, told: tuple[int, ...] = ()) -> list[Action]:
         """``loss`` happened; the agent has told the ranks ``told`` already."""
         self._losses[loss.rank] = loss
-        self._why.append(why)
+        self._whys[loss.rank] = why
         self._is_urgent = self._is_urgent or not loss.clean
         if not told:
             return []
@@ -162,7 +162,8 @@ class Losses:
         if not untold:
             return actions
         verdict = self._number()
-        why = "; ".join(self._why[-_WHY_MAX:])
+        first = next(iter(untold.values()))[0]
+        why = "; ".join(self._whys[lost] for lost in self._news(first)[-_WHY_MAX:])
         if self.unclean:
             # A clean end is no verdict on anybody: nothing for the log of a job that ends well.
             everyone = tuple(rank for ranks in untold.values() for rank in ranks)
@@ -171,8 +172,12 @@ class Losses:
             for rank in ranks:
                 self._told.setdefault(rank, set()).update(self._losses)
             actions.append(self._write(verdict, host, tuple(ranks), 0))
-        self._why.clear()
         return actions
+
+    def _news(self, rank: int) -> list[int]:
+        """The losses that ``rank`` was not told."""
+        told = self._told.get(rank, ())
+        return [lost for lost in self._losses if lost not in told]
 
     def _raise(
         self, verdict: int, host: int, ranks: tuple[int, ...], why: str, question: int

@@ -66,6 +66,7 @@ _LIVE: Final = (
     RankState.UNKILLABLE,
 )
 _IN_INIT: Final = (RankState.CLAIMED, RankState.JOINED)
+_ENDING: Final = (RankState.DYING, RankState.STOPPING)
 _AT_WORK: Final = (RankState.RUNNING, *_IN_INIT, RankState.FORMED)
 
 TRANSITIONS: dict[tuple[RankState, type[Event]], RankState] = {
@@ -76,7 +77,7 @@ TRANSITIONS: dict[tuple[RankState, type[Event]], RankState] = {
     (RankState.JOINED, RankFormed): RankState.FORMED,
     (RankState.STOPPING, RankSpawned): RankState.STOPPING,
     (RankState.STOPPING, RankSpawnFailed): RankState.EXITED,
-    (RankState.STOPPING, RankUnkillable): RankState.UNKILLABLE,
+    **{(state, RankUnkillable): RankState.UNKILLABLE for state in (*_AT_WORK, *_ENDING)},
     **{(state, RankDied): RankState.DYING for state in _AT_WORK},
     (RankState.STOPPING, RankDied): RankState.STOPPING,
     **{(state, RankStopOrdered): RankState.STOPPING for state in _LIVE if state is not RankState.UNKILLABLE},

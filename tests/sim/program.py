@@ -255,7 +255,8 @@ class SimRank:
         elif self.step == plan.early_exit_step:
             self.later(plan.compute_s, self.die, 0)
         elif self.step == plan.hang_step:
-            pass
+            # Longer than anybody waits for it; but nobody ends a program that holds nobody up.
+            self.later(60.0, self._enter)
         elif self.step == plan.late_step:
             if plan.late_reports:
                 self._report_for(plan.late_s)

