@@ -11,6 +11,7 @@ VENV   ?= .venv
 BUILD  ?= .build
 JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST_ARGS ?=
+BENCHES ?= $(filter-out __init__ common,$(basename $(notdir $(wildcard tests/bench/*.py))))
 
 PY     := $(VENV)/bin/python
 BIN    := $(abspath $(VENV))/bin
@@ -57,7 +58,7 @@ soak: native $(VENV)/.dev
 	$(RUN) -m pytest -m soak $(PYTEST_ARGS)
 
 bench: native $(VENV)/.bench
-	$(RUN) -m tests.bench
+	for bench in $(BENCHES); do echo "== $$bench"; $(RUN) -m tests.bench.$$bench || exit 1; done
 
 # ---- C++: once as it ships, once under each sanitizer, the latter two without Python --------------
 
@@ -73,8 +74,8 @@ cpp: cpp-plain cpp-address cpp-thread
 cpp-plain cpp-address cpp-thread: cpp-%: $(VENV)/.run
 	@test -f $(BUILD)/$*/build.ninja || $(CMAKE) -S jlaunch/backend -B $(BUILD)/$* -G Ninja \
 	  -DPython_EXECUTABLE=$(BIN)/python -DJLAUNCH_TESTS=ON -DJLAUNCH_EXT=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	  -DJLAUNCH_SANITIZE="$(SANITIZE_$*)"
-	$(CMAKE) --build $(BUILD)/$* -j $(JOBS)
+	  -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DJLAUNCH_SANITIZE="$(SANITIZE_$*)"
+	$(CMAKE) --build $(BUILD)/$* -j $(JOBS) --target jlaunch_core_tests jlaunch_control_tests
 	$(CTEST) --test-dir $(BUILD)/$* --output-on-failure --no-tests=error
 
 SANITIZE_plain   :=

@@ -9,15 +9,16 @@ small job there, away from the checkout.
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD_LIMIT_S = 180
+"""For a build on two cores; half of its processor time is compared, whoever else is busy."""
 
 WANTED = [
     "jlaunch/py.typed",
@@ -68,9 +69,9 @@ def main() -> None:
         scratch = Path(directory)
         source = scratch / "source"
         run("git", "clone", "--quiet", "--no-hardlinks", ROOT, source, cwd=scratch)
-        began = time.monotonic()
         run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", scratch, source, cwd=scratch)
-        built_s = time.monotonic() - began
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        built_s = (spent.ru_utime + spent.ru_stime) / 2
         (wheel,) = scratch.glob("jlaunch-*.whl")
         check_wheel(wheel)
         run(sys.executable, "-m", "venv", scratch / "venv", cwd=scratch)
@@ -80,7 +81,7 @@ def main() -> None:
         shown = run(bin_dir / "jlaunch", "-n", "2", "program.py", cwd=scratch)
         if sorted(shown.splitlines()) != ["[0] sum 3.0", "[1] sum 3.0"]:
             sys.exit(f"jlaunch from the wheel printed {shown!r}")
-        print(f"{wheel.name}: built in {built_s:.0f} s, installed, runs")
+        print(f"{wheel.name}: built in {built_s:.0f} s of two cores, installed, runs")
         if built_s > BUILD_LIMIT_S:
             sys.exit(f"building took {built_s:.0f} s, expected at most {BUILD_LIMIT_S}")
 
