@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from jlaunch.core.contract import Reason
 from jlaunch.core.events import DeadlineAsked, Wait
+from jlaunch.core.findings import Accusation, Answer, Finding, HoldUp, Look, NeedsLost
 from jlaunch.core.host import HostMachine
 from jlaunch.core.machine import Timers
 from jlaunch.core.rank import RankMachine
@@ -48,52 +48,6 @@ _LIMIT = "limit"
 _STILL = "still"
 
 
-class Answer(NamedTuple):
-    """Answer the question of ``rank``: keep waiting."""
-
-    rank: int
-    question: int
-    why: str
-
-
-class Look(NamedTuple):
-    """Sample these ranks."""
-
-    ranks: tuple[int, ...]
-
-
-class Accusation(NamedTuple):
-    """``ranks`` hold the others up past their limit."""
-
-    ranks: tuple[int, ...]
-    reason: Reason
-    why: str
-
-
-class NeedsLost(NamedTuple):
-    """``rank`` asks, and waits for ``lost`` that is lost or gone: answer it with the losses."""
-
-    rank: int
-    question: int
-    lost: int
-
-
-Finding = Answer | Look | Accusation | NeedsLost
-
-
-class _HoldUp:
-    """One rank that somebody asked about, and who did."""
-
-    def __init__(self, rank: int, now: float) -> None:
-        self.rank = rank
-        self.askers: dict[int, None] = {}
-        self.since = now
-        self.still_since = now
-        self.moved: tuple[int, int] | None = None
-        self.verifying_since: float | None = None
-        self.evidence: tuple[int, ...] = ()
-
-
 class Detector:
     """Watches over the waits of one epoch. Reads the rank and host machines, changes none."""
 
@@ -106,7 +60,7 @@ class Detector:
         self._questions: dict[int, DeadlineAsked] = {}
         self._unseen: dict[int, set[int]] = {}
         self._answered: dict[int, int] = {}
-        self._hold_ups: dict[int, _HoldUp] = {}
+        self._hold_ups: dict[int, HoldUp] = {}
         self._looking: set[int] = set()
         self._findings: list[Finding] = []
         self.timers = Timers()
@@ -269,17 +223,17 @@ class Detector:
             self.timers.set((_LOOK, rank), now + LOOK_TIMEOUT_S)
         self._findings.append(Look(tuple(new)))
 
-    def _look_again(self, hold_up: _HoldUp, now: float) -> None:
+    def _look_again(self, hold_up: HoldUp, now: float) -> None:
         """Between limits: notice output that is blocked, keep what people see fresh."""
         self._look([hold_up.rank], now)
         self._arm(hold_up, now)
 
     # ---- hold-ups ----------------------------------------------------------------------------------
 
-    def _hold_up(self, rank: int, now: float) -> _HoldUp:
+    def _hold_up(self, rank: int, now: float) -> HoldUp:
         hold_up = self._hold_ups.get(rank)
         if hold_up is None:
-            hold_up = self._hold_ups[rank] = _HoldUp(rank, now)
+            hold_up = self._hold_ups[rank] = HoldUp(rank, now)
             self._arm(hold_up, now)
         return hold_up
 
@@ -288,24 +242,24 @@ class Detector:
             self.timers.cancel((_LIMIT, rank))
             self.timers.cancel((_STILL, rank))
 
-    def _limit_at(self, hold_up: _HoldUp) -> float:
+    def _limit_at(self, hold_up: HoldUp) -> float:
         paused_at = self._ranks[hold_up.rank].paused_at
         if paused_at is not None:
             return paused_at + self._timeouts.max_pause_s
         return hold_up.still_since + self._timeouts.straggler_timeout_s
 
-    def _arm(self, hold_up: _HoldUp, now: float) -> None:
+    def _arm(self, hold_up: HoldUp, now: float) -> None:
         interval_s = min(max(self._timeouts.straggler_timeout_s / 8, 0.1), 10.0)
         # Past its limit already (nobody waited when it was reached): now, else when it comes.
         self.timers.set((_LIMIT, hold_up.rank), max(self._limit_at(hold_up), now))
         self.timers.set((_STILL, hold_up.rank), now + interval_s)
 
-    def _retry(self, hold_up: _HoldUp, now: float) -> None:
+    def _retry(self, hold_up: HoldUp, now: float) -> None:
         """The limit is reached, but the evidence is not there: look again soon."""
         hold_up.verifying_since = None
         self.timers.set((_LIMIT, hold_up.rank), max(self._limit_at(hold_up), now + LOOK_TIMEOUT_S))
 
-    def _excuse_if_moved(self, hold_up: _HoldUp, now: float) -> None:
+    def _excuse_if_moved(self, hold_up: HoldUp, now: float) -> None:
         sample = self._ranks[hold_up.rank].sample
         assert sample is not None
         moved = (sample.progress, sample.reports)
@@ -317,7 +271,7 @@ class Detector:
 
     # ---- the limit is reached ------------------------------------------------------------------
 
-    def _start_verifying(self, hold_up: _HoldUp, now: float) -> None:
+    def _start_verifying(self, hold_up: HoldUp, now: float) -> None:
         if self._limit_at(hold_up) > now:
             self._arm(hold_up, now)
             return
@@ -334,7 +288,7 @@ class Detector:
             if hold_up.verifying_since is not None and rank in hold_up.evidence:
                 self._verify(hold_up, now)
 
-    def _verify(self, hold_up: _HoldUp, now: float) -> None:
+    def _verify(self, hold_up: HoldUp, now: float) -> None:
         if any(rank in self._looking for rank in hold_up.evidence):
             return
         since = hold_up.verifying_since
@@ -350,7 +304,7 @@ class Detector:
         else:
             self._accuse(hold_up, witness, now)
 
-    def _witness(self, hold_up: _HoldUp, since: float) -> int | None:
+    def _witness(self, hold_up: HoldUp, since: float) -> int | None:
         """One who was just seen awake and waiting for the accused; those who no longer wait go."""
         found = None
         for asker in list(hold_up.askers)[:WITNESSES_MAX]:
@@ -367,7 +321,7 @@ class Detector:
         sampled_at = self._ranks[rank].sampled_at
         return sampled_at is not None and sampled_at >= since
 
-    def _accuse(self, hold_up: _HoldUp, witness: int, now: float) -> None:
+    def _accuse(self, hold_up: HoldUp, witness: int, now: float) -> None:
         rank = hold_up.rank
         wait = self._ranks[witness].wait
         assert wait is not None
@@ -377,7 +331,7 @@ class Detector:
         else:
             self._accuse_stuck(hold_up, where, now)
 
-    def _accuse_paused(self, hold_up: _HoldUp, where: str, now: float) -> None:
+    def _accuse_paused(self, hold_up: HoldUp, where: str, now: float) -> None:
         machine = self._ranks[hold_up.rank]
         assert machine.sample is not None
         assert machine.paused_at is not None
@@ -389,7 +343,7 @@ class Detector:
         why = f"paused for {paused_s:.1f} s, limit {self._timeouts.max_pause_s:g} s, and {where}"
         self._findings.append(Accusation((hold_up.rank,), Reason.PAUSED, why))
 
-    def _accuse_stuck(self, hold_up: _HoldUp, where: str, now: float) -> None:
+    def _accuse_stuck(self, hold_up: HoldUp, where: str, now: float) -> None:
         circle = self._circle(hold_up.rank)
         if circle is None:
             # It waits itself, for somebody who does not: that one has a clock of its own.
@@ -407,7 +361,7 @@ class Detector:
             why = f"the ranks {names} wait for one another, nothing moved for {still_s:.1f} s, and {where}"
         self._findings.append(Accusation(circle, Reason.STUCK, why))
 
-    def _is_overdue(self, rank: int, accused: _HoldUp, now: float) -> bool:
+    def _is_overdue(self, rank: int, accused: HoldUp, now: float) -> bool:
         """Whether a member of the circle stands still as long as the accused, as just seen."""
         hold_up = self._hold_ups.get(rank)
         since = accused.verifying_since

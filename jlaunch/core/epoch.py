@@ -14,11 +14,11 @@ of them ended is no news to the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from jlaunch.core.actions import Action, RecordVerdict, SampleRanks, Say, SpawnRank, WriteVerdict
+from jlaunch.core.actions import Action, Say, SpawnRank
 from jlaunch.core.cause import REASONS, Cause, CauseKind, Inquest, death_kind, ended_text
-from jlaunch.core.contract import Reason, VerdictKind
-from jlaunch.core.detector import Accusation, Answer, Detector, Finding, Look, NeedsLost
+from jlaunch.core.contract import Reason
 from jlaunch.core.events import (
     DeadlineAsked,
     DesyncFound,
@@ -46,6 +46,7 @@ from jlaunch.core.policy import Reaction, fast_verdict, reaction
 from jlaunch.core.rank import RankMachine, RankState
 from jlaunch.core.rendezvous import Rendezvous
 from jlaunch.core.spec import JobSpec
+from jlaunch.core.waits import NAMES_MAX, Waits
 
 _START = "start"
 _SETTLED = (RankState.EXITED, RankState.UNKILLABLE)
@@ -77,7 +78,7 @@ class Epoch:
             grace_s=spec.timeouts.grace_s,
             agents_write=fast_verdict(spec.policy),
         )
-        self.detector = Detector(spec.timeouts, self.ranks, hosts)
+        self.waits = Waits(self)
         self.inquest = Inquest()
         self.timers = Timers()
         self.trouble = False
@@ -85,10 +86,9 @@ class Epoch:
         self.up_at: float | None = None
         self._spawned = 0
         self._settled = 0
-        self._needy: set[int] = set()
-        self._next_verdict = next_verdict
-        self._out: list[Action] = []
-        self._now = now
+        self.next_verdict = next_verdict
+        self.out: list[Action] = []
+        self.now = now
 
     # ---- what is ---------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Epoch:
 
     def next_deadline(self) -> float | None:
         """The earliest moment of this epoch and its parts."""
-        moments = (self.timers.next(), self.losses.timers.next(), self.detector.timers.next())
+        moments = (self.timers.next(), self.losses.timers.next(), self.waits.detector.timers.next())
         return min((at for at in moments if at is not None), default=None)
 
     # ---- doors -----------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Epoch:
 
     def handle(self, event: RankEvent, now: float) -> list[Action]:
         """An event that was admitted."""
-        self._now = now
+        self.now = now
         machine = self.ranks[event.rank]
         was_settled = machine.state in _SETTLED
         if machine.accepts(event):
@@ -154,28 +154,28 @@ class Epoch:
 
     def verdict_written(self, verdict: int, now: float) -> list[Action]:
         """An agent has written a verdict."""
-        self._now = now
+        self.now = now
         self.losses.written(verdict)
         return self._finish()
 
     def note_waits(self, host: int, waits: dict[int, Wait], now: float) -> list[Action]:
         """What a heartbeat says of the local ranks."""
-        self._now = now
+        self.now = now
         for rank in self.by_host.get(host, ()):
             if rank.is_at_work:
                 wait = waits.get(rank.rank)
                 rank.note_wait(wait, now)
                 if wait is not None and wait.group == 0:
-                    self._judge_need(rank.rank, wait)
+                    self.waits.judge_need(rank.rank, wait)
         return self._finish()
 
     def host_changed(self, host: int, is_heard: bool, now: float) -> list[Action]:
         """A host fell silent or spoke again."""
-        self._now = now
+        self.now = now
         for rank in self.by_host.get(host, ()):
             if not is_heard:
                 self.losses.unfence(rank.rank)
-            self._act_on(self.detector.changed(rank.rank, now))
+            self.waits.host_changed(rank.rank, now)
         if is_heard and self.timers.is_set(_START):
             # What its ranks did in the meantime is still to be read.
             at = self.timers.next()
@@ -185,18 +185,18 @@ class Epoch:
 
     def host_lost(self, host: int, kind: CauseKind, why: str, now: float) -> list[Action]:
         """A host was given up, and its living ranks with it."""
-        self._now = now
+        self.now = now
         lost = [rank for rank in self.by_host.get(host, ()) if not rank.is_gone]
         for rank in lost:
             self.losses.unfence(rank.rank)
-            self.detector.forget(rank.rank)
+            self.waits.detector.forget(rank.rank)
         lost = [rank for rank in lost if rank.loss is None and not rank.is_stopping]
         if lost and not self.is_draining:
             text = f"{'control of' if kind is CauseKind.CONTROL_LOST else 'host'} "
             text += f"{self.hosts[host].spec.name} lost: {why}"
-            self._record(kind, text, tuple(rank.rank for rank in lost))
+            self.record(kind, text, tuple(rank.rank for rank in lost))
             for rank in lost:
-                self._lose(rank.rank, REASONS[kind], text)
+                self.lose(rank.rank, REASONS[kind], text)
         return self._finish()
 
     def write_off(self, ranks: Sequence[int], now: float) -> None:
@@ -207,13 +207,28 @@ class Epoch:
             if not machine.is_gone:
                 machine.write_off(now)
                 self._settled += int(not was_settled)
-            self.detector.forget(rank)
+            self.waits.detector.forget(rank)
 
     def blame(self, kind: CauseKind, text: str, now: float, *, status: int | None = None) -> list[Action]:
         """Something outside the ranks went wrong, or a person asked for the end."""
-        self._now = now
-        self._record(kind, text, (), status=status)
+        self.now = now
+        self.record(kind, text, (), status=status)
         return self._finish()
+
+    def tails(self, *, everyone: bool) -> dict[int, tuple[str, ...]]:
+        """Last lines of stderr of the ranks to blame; of all others too, if ``everyone`` is asked for."""
+        blamed = self.inquest.blamed_ranks()
+        ranks = dict.fromkeys((*blamed, *range(len(self.ranks)))) if everyone else blamed
+        exits = {rank: self.ranks[rank].exit for rank in ranks}
+        return {rank: seen.tail for rank, seen in exits.items() if seen is not None and seen.tail}
+
+    def check(self) -> None:
+        """Assert what must always hold."""
+        settled = sum(rank.state in _SETTLED for rank in self.ranks)
+        assert settled == self._settled
+        for fenced in self.losses.fenced:
+            assert self.ranks[fenced].loss is not None
+        assert not self.out
 
     def forgive(self) -> None:
         """Forget the causes: they are about to be mended, or something else counts."""
@@ -221,11 +236,11 @@ class Epoch:
 
     def drain(self, grace_s: float, now: float, *, is_unborn: bool = False) -> list[Action]:
         """Stop every rank that is left, those that are lost first; ``is_unborn``: nobody was spawned."""
-        self._now = now
+        self.now = now
         self.is_draining = True
         self.trouble = False
         self.timers.clear()
-        self.detector.timers.clear()
+        self.waits.detector.timers.clear()
         self.losses.timers.clear()
         if is_unborn:
             self.write_off(range(len(self.ranks)), now)
@@ -236,12 +251,12 @@ class Epoch:
 
     def wake(self, now: float) -> list[Action]:
         """A moment of ``timers`` has come."""
-        self._now = now
+        self.now = now
         due_at = self.timers.next()
         if due_at is not None and self.timers.pop_due(now) is not None:
             self._on_start_timeout(due_at)
         self.losses.wake(now)
-        self._act_on(self.detector.wake(now))
+        self.waits.wake(now)
         return self._finish()
 
     # ---- starting --------------------------------------------------------------------------------
@@ -249,64 +264,64 @@ class Epoch:
     def _on_spawned(self, event: RankSpawned) -> None:
         self._spawned += 1
         if self._spawned == len(self.ranks):
-            self.up_at = self._now
+            self.up_at = self.now
 
     def _on_spawn_failed(self, event: RankSpawnFailed) -> None:
         if self.ranks[event.rank].is_stopping:
             return
         text = f"{self.name(event.rank)} could not be started: {event.error}"
-        self._record(CauseKind.SPAWN_FAILED, text, (event.rank,))
-        self._lose(event.rank, Reason.INIT_FAILED, text)
+        self.record(CauseKind.SPAWN_FAILED, text, (event.rank,))
+        self.lose(event.rank, Reason.INIT_FAILED, text)
 
     def _on_claimed(self, event: RankClaimed) -> None:
-        if not self.rendezvous.claimed(event.rank, self._now):
+        if not self.rendezvous.claimed(event.rank, self.now):
             return
-        self.timers.set(_START, self._now + self.spec.timeouts.start_timeout_s)
+        self.timers.set(_START, self.now + self.spec.timeouts.start_timeout_s)
         for rank in self.ranks:
             if rank.loss is not None:
                 self._doom_finished(rank.rank, event.rank)
                 return
 
     def _on_joined(self, event: RankJoined) -> None:
-        self._out += self.rendezvous.joined(self._now)
+        self.out += self.rendezvous.joined(self.now)
 
     def _on_formed(self, event: RankFormed) -> None:
-        self._out += self.rendezvous.formed(self._now)
+        self.out += self.rendezvous.formed(self.now)
         if self.rendezvous.is_open:
             self.timers.cancel(_START)
 
     def _on_init_failed(self, event: RankInitFailed) -> None:
         text = f"{self.name(event.rank)} failed in init: {event.error}"
-        self._record(CauseKind.INIT_FAILED, text, (event.rank,))
-        self._lose(event.rank, Reason.INIT_FAILED, text)
+        self.record(CauseKind.INIT_FAILED, text, (event.rank,))
+        self.lose(event.rank, Reason.INIT_FAILED, text)
 
     def _on_start_timeout(self, due_at: float) -> None:
         missing = self.rendezvous.missing()
         patience_s = suspect_after_s(self.spec.timeouts)
         is_heard = all(self.hosts[self.ranks[rank].host].is_ready for rank in missing)
-        if not is_heard or self._now > due_at + patience_s:
+        if not is_heard or self.now > due_at + patience_s:
             # Their hosts are silent, or we slept: their joining may be under way.
-            self.timers.set(_START, self._now + patience_s)
+            self.timers.set(_START, self.now + patience_s)
             return
         first = self.rendezvous.first_rank
-        names = ", ".join(self.name(rank) for rank in missing[:_NAMES_MAX])
-        if len(missing) > _NAMES_MAX:
-            names += f" and {len(missing) - _NAMES_MAX} more"
+        names = ", ".join(self.name(rank) for rank in missing[:NAMES_MAX])
+        if len(missing) > NAMES_MAX:
+            names += f" and {len(missing) - NAMES_MAX} more"
         limit_s = self.spec.timeouts.start_timeout_s
         text = f"no group within {limit_s:g} s after rank {first} entered init: missing {names}"
-        self._record(CauseKind.START_TIMEOUT, text, missing)
+        self.record(CauseKind.START_TIMEOUT, text, missing)
         for rank in missing:
-            self._lose(rank, Reason.INIT_FAILED, text)
+            self.lose(rank, Reason.INIT_FAILED, text)
 
     def _doom_finished(self, finished: int, waiting: int) -> None:
         """The group cannot form, because a rank that it needs has ended with 0."""
         text = f"rank {finished} finished while rank {waiting} waits in init"
-        self._record(CauseKind.FINISHED_EARLY, text, (finished,))
+        self.record(CauseKind.FINISHED_EARLY, text, (finished,))
         self._refuse(text)
 
     def _refuse(self, why: str) -> None:
         self.timers.cancel(_START)
-        self._out += self.rendezvous.refuse(self.losses.all, why, self._now)
+        self.out += self.rendezvous.refuse(self.losses.all, why, self.now)
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -328,39 +343,37 @@ class Epoch:
         was_clean = machine.loss is not None and machine.loss.clean
         if was_clean and event.by == "itself" and not self._is_consequence(event.rank):
             # The part that was in the group ended well, what was wrapped around it did not.
-            self._record(death_kind(event.status), text, (event.rank,), status=event.status)
+            self.record(death_kind(event.status), text, (event.rank,), status=event.status)
 
     def _note_death(self, event: RankDied | RankExited, is_clean: bool, told: tuple[int, ...]) -> None:
         rank = event.rank
         machine = self.ranks[rank]
-        self.detector.forget(rank)
+        self.waits.detector.forget(rank)
         if event.status and not machine.is_stopping:
             self.inquest.amend(rank, event.status, f"{self.name(rank)} {ended_text(event.status)}")
         if machine.is_stopping or machine.loss is not None:
             return
         if event.wait is not None:
-            self._judge_need(rank, event.wait)
+            self.waits.judge_need(rank, event.wait)
         text = f"{self.name(rank)} {ended_text(event.status)}"
         if is_clean:
-            self._lose(rank, Reason.EXITED, text, is_clean=True, told=told)
+            self.lose(rank, Reason.EXITED, text, is_clean=True, told=told)
             return
         kind = death_kind(event.status)
         if self._is_consequence(rank):
-            machine.lose(
-                Loss(rank=rank, reason=REASONS[kind], completed_seq=machine.completed_seq), self._now
-            )
+            machine.lose(Loss(rank=rank, reason=REASONS[kind], completed_seq=machine.completed_seq), self.now)
             return
-        self._record(kind, text, (rank,), status=event.status)
-        self._lose(rank, REASONS[kind], text, told=told)
+        self.record(kind, text, (rank,), status=event.status)
+        self.lose(rank, REASONS[kind], text, told=told)
 
     def _is_consequence(self, rank: int) -> bool:
-        if self.is_draining or rank in self._needy or self.losses.has_told_unclean(rank):
+        if self.is_draining or self.waits.is_needy(rank) or self.losses.has_told_unclean(rank):
             return True
         return self.rendezvous.has_refused and self.ranks[rank].has_claimed
 
     # ---- losses ----------------------------------------------------------------------------------
 
-    def _lose(
+    def lose(
         self,
         rank: int,
         reason: Reason,
@@ -370,149 +383,44 @@ class Epoch:
         told: tuple[int, ...] = (),
         is_alive: bool = False,
     ) -> None:
+        """``rank`` is lost to the others; if it ``is_alive``, its fence comes first."""
         machine = self.ranks[rank]
         if machine.loss is not None:
             return
         loss = Loss(rank=rank, reason=reason, completed_seq=machine.completed_seq, clean=is_clean)
-        machine.lose(loss, self._now)
-        self.detector.forget(rank)
+        machine.lose(loss, self.now)
+        self.waits.detector.forget(rank)
         if is_clean and self.losses.unclean:
             return
-        self._out += self.losses.add(loss, why, told=told)
+        self.out += self.losses.add(loss, why, told=told)
         if self.rendezvous.is_undecided and not is_clean:
             self._refuse(why)
         elif self.rendezvous.is_under_way:
             assert self.rendezvous.first_rank is not None
             self._doom_finished(rank, self.rendezvous.first_rank)
         if is_alive and not self.trouble:
-            self._out += self.losses.fence(rank, self._now)
+            self.out += self.losses.fence(rank, self.now)
 
-    def _record(
+    def record(
         self, kind: CauseKind, text: str, ranks: tuple[int, ...], *, status: int | None = None
     ) -> None:
-        self.inquest.record(Cause(kind=kind, at=self._now, text=text, ranks=ranks, status=status))
+        """A cause that is nobody's consequence; trouble, if the policy says so."""
+        self.inquest.record(Cause(kind=kind, at=self.now, text=text, ranks=ranks, status=status))
         is_end = reaction(self.spec.policy, kind) is Reaction.END
         # The end of the job, or of the epoch, tells its cause again.
-        self._out.append(Say(level="info" if is_end else "note", text=text))
+        self.out.append(Say(level="info" if is_end else "note", text=text))
         self.trouble = self.trouble or (is_end and not self.is_draining)
-
-    # ---- waits -----------------------------------------------------------------------------------
-
-    def _on_paused(self, event: RankPaused) -> None:
-        self._out.append(Say(level="note", text=f"{self.name(event.rank)} is paused"))
-        self._act_on(self.detector.changed(event.rank, self._now))
-
-    def _on_resumed(self, event: RankResumed) -> None:
-        self._out.append(Say(level="note", text=f"{self.name(event.rank)} runs again"))
-        self._act_on(self.detector.changed(event.rank, self._now))
-
-    def _on_sampled(self, event: RankSampled) -> None:
-        self._act_on(self.detector.sampled(event.rank, self._now))
-
-    def _on_asked(self, event: DeadlineAsked) -> None:
-        self.ranks[event.rank].note_wait(event.wait, self._now)
-        self._act_on(self.detector.ask(event, self._now))
-
-    def _on_answered(self, event: QuestionAnswered) -> None:
-        self.detector.answered_by_agent(event.rank, event.question)
-        self._out.append(
-            RecordVerdict(
-                verdict=0,
-                kind=VerdictKind.KEEP_WAITING,
-                epoch=self.number,
-                ranks=(event.rank,),
-                why=event.why,
-                question=event.question,
-            )
-        )
-
-    def _on_desync(self, event: DesyncFound) -> None:
-        pair = (event.rank, event.peer) if 0 <= event.peer < len(self.ranks) else (event.rank,)
-        text = f"{self.name(event.rank)} and rank {event.peer} do not do the same: "
-        text += f"rank {event.rank} is in {event.here}, rank {event.peer} in {event.there}"
-        self._record(CauseKind.DESYNC, text, pair)
-        for rank in pair:
-            self._lose(rank, Reason.DESYNC, text, is_alive=self.ranks[rank].is_at_work)
-
-    def _act_on(self, findings: list[Finding]) -> None:
-        for finding in findings:
-            if isinstance(finding, Look):
-                self._look(finding.ranks)
-            elif isinstance(finding, Answer):
-                self._keep_waiting(finding)
-            elif isinstance(finding, NeedsLost):
-                self._tell_needy(finding)
-            else:
-                self._accuse(finding)
-
-    def _look(self, ranks: tuple[int, ...]) -> None:
-        by_host: dict[int, list[int]] = {}
-        for rank in ranks:
-            by_host.setdefault(self.ranks[rank].host, []).append(rank)
-        self._out += [
-            SampleRanks(host=host, epoch=self.number, ranks=tuple(local)) for host, local in by_host.items()
-        ]
-
-    def _keep_waiting(self, answer: Answer) -> None:
-        verdict = self._next_verdict()
-        kind = VerdictKind.KEEP_WAITING
-        ranks = (answer.rank,)
-        self._out += [
-            RecordVerdict(
-                verdict=verdict,
-                kind=kind,
-                epoch=self.number,
-                ranks=ranks,
-                why=answer.why,
-                question=answer.question,
-            ),
-            WriteVerdict(
-                host=self.ranks[answer.rank].host,
-                verdict=verdict,
-                epoch=self.number,
-                kind=kind,
-                ranks=ranks,
-                question=answer.question,
-            ),
-        ]
-
-    def _tell_needy(self, finding: NeedsLost) -> None:
-        wait = self.ranks[finding.rank].wait
-        if wait is not None:
-            self._judge_need(finding.rank, wait)
-        if not self.trouble and not self.losses.fenced:
-            why = f"rank {finding.rank} waits for rank {finding.lost}, which is lost"
-            self._out += self.losses.answer(finding.rank, finding.question, why)
-
-    def _judge_need(self, rank: int, wait: Wait) -> None:
-        """A rank waits: if it is for one that ended with 0, that one finished too early."""
-        for needed in wait.waiting_for:
-            if not 0 <= needed < len(self.ranks):
-                continue
-            loss = self.ranks[needed].loss
-            if loss is None or not loss.clean or (wait.group == 0 and wait.seq <= loss.completed_seq):
-                continue
-            if not self._needy and not self.is_draining and not self.losses.unclean:
-                text = f"rank {needed} finished while rank {rank} waits in {wait.collective.word} #{wait.seq}"
-                self._record(CauseKind.FINISHED_EARLY, text, (needed,))
-            self._needy.add(rank)
-
-    def _accuse(self, accusation: Accusation) -> None:
-        kind = CauseKind.PAUSED if accusation.reason is Reason.PAUSED else CauseKind.STUCK
-        names = ", ".join(self.name(rank) for rank in accusation.ranks[:_NAMES_MAX])
-        text = f"{names}: {accusation.why}"
-        self._record(kind, text, accusation.ranks)
-        for rank in accusation.ranks:
-            self._lose(rank, accusation.reason, text, is_alive=True)
 
     def _finish(self) -> list[Action]:
         if self.rendezvous.is_open and not self.trouble and not self.is_draining:
-            self._out += self.losses.spread(self._now)
-        out, self._out = self._out, []
+            self.out += self.losses.spread(self.now)
+        out, self.out = self.out, []
         return out
 
 
-_NAMES_MAX = 4
+def _to_waits(handler: Callable[[Waits, Any, float], None]) -> Callable[[Epoch, Any], None]:
+    return lambda epoch, event: handler(epoch.waits, event, epoch.now)
+
 
 _HANDLERS: dict[type[Event], Callable[..., None]] = {
     RankSpawned: Epoch._on_spawned,
@@ -521,13 +429,13 @@ _HANDLERS: dict[type[Event], Callable[..., None]] = {
     RankJoined: Epoch._on_joined,
     RankFormed: Epoch._on_formed,
     RankInitFailed: Epoch._on_init_failed,
-    RankPaused: Epoch._on_paused,
-    RankResumed: Epoch._on_resumed,
-    RankSampled: Epoch._on_sampled,
+    RankPaused: _to_waits(Waits.paused),
+    RankResumed: _to_waits(Waits.resumed),
+    RankSampled: _to_waits(Waits.sampled),
     RankDied: Epoch._on_died,
     RankExited: Epoch._on_exited,
-    DeadlineAsked: Epoch._on_asked,
-    QuestionAnswered: Epoch._on_answered,
-    DesyncFound: Epoch._on_desync,
+    DeadlineAsked: _to_waits(Waits.asked),
+    QuestionAnswered: _to_waits(Waits.answered),
+    DesyncFound: _to_waits(Waits.desync),
 }
 """What each event of a rank means; those missing here are only taken note of."""

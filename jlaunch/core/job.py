@@ -29,7 +29,6 @@ have passed (race (e) of the design): at most one live process per rank.
 
 from __future__ import annotations
 
-import enum
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -55,6 +54,19 @@ from jlaunch.core.events import (
     VerdictWritten,
 )
 from jlaunch.core.fleet import Fleet, HostChanged, HostGone, Turn
+from jlaunch.core.job_table import (
+    TERMINAL,
+    TRANSITIONS,
+    AgentsReady,
+    BackoffOver,
+    EpochEnded,
+    EpochFailed,
+    GroupOpened,
+    JobFailed,
+    JobState,
+    RestartDecided,
+    StopCompleted,
+)
 from jlaunch.core.job_view import show
 from jlaunch.core.machine import Machine, Timers
 from jlaunch.core.policy import may_restart, refuse_unsupported
@@ -75,70 +87,7 @@ HAPPENINGS_MAX = 32
 """Lines of the recent past in a snapshot."""
 
 
-class JobState(enum.Enum):
-    """States of a job; the last three are terminal."""
-
-    PREPARING = "preparing"
-    FORMING = "forming"
-    RUNNING = "running"
-    DRAINING = "draining"
-    BACKOFF = "backoff"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-class AgentsReady(Event, frozen=True, kw_only=True):
-    """Every host's agent is there."""
-
-
-class GroupOpened(Event, frozen=True, kw_only=True):
-    """The ranks of the epoch are a group."""
-
-
-class EpochFailed(Event, frozen=True, kw_only=True):
-    """Something happened after which no rank may run on."""
-
-
-class EpochEnded(Event, frozen=True, kw_only=True):
-    """Every rank is gone and nothing went wrong."""
-
-
-class JobFailed(Event, frozen=True, kw_only=True):
-    """Every rank is gone, something went wrong, and the job does not start again."""
-
-
-class StopCompleted(Event, frozen=True, kw_only=True):
-    """Every rank is gone, as a person asked."""
-
-
-class RestartDecided(Event, frozen=True, kw_only=True):
-    """Every rank is gone, and the job starts again."""
-
-
-class BackoffOver(Event, frozen=True, kw_only=True):
-    """The delay before the next start has passed."""
-
-
 _S = JobState
-TRANSITIONS: dict[tuple[JobState, type[Event]], JobState] = {
-    (_S.PREPARING, AgentsReady): _S.FORMING,
-    (_S.PREPARING, EpochFailed): _S.DRAINING,
-    (_S.FORMING, GroupOpened): _S.RUNNING,
-    (_S.FORMING, EpochFailed): _S.DRAINING,
-    (_S.FORMING, EpochEnded): _S.SUCCEEDED,
-    (_S.FORMING, JobFailed): _S.FAILED,
-    (_S.RUNNING, EpochFailed): _S.DRAINING,
-    (_S.RUNNING, EpochEnded): _S.SUCCEEDED,
-    (_S.RUNNING, JobFailed): _S.FAILED,
-    (_S.DRAINING, JobFailed): _S.FAILED,
-    (_S.DRAINING, StopCompleted): _S.STOPPED,
-    (_S.DRAINING, RestartDecided): _S.BACKOFF,
-    (_S.BACKOFF, BackoffOver): _S.PREPARING,
-    (_S.BACKOFF, StopCompleted): _S.STOPPED,
-}
-TERMINAL = (_S.SUCCEEDED, _S.FAILED, _S.STOPPED)
-
 _BACKOFF = "backoff"
 _GONE = "gone"
 _GIVE_UP = "give up"
@@ -201,23 +150,19 @@ class JobMachine(Machine[JobState]):
 
     def check(self) -> None:
         """Assert what must always hold."""
-        unkillable = self.epoch.unkillable
-        live = [rank for rank in self.epoch.ranks if not rank.is_gone and rank not in unkillable]
+        self.epoch.check()
+        if self.state in (_S.BACKOFF, _S.SUCCEEDED, _S.STOPPED):
+            assert self.epoch.is_over, f"{self.name} is {self.state.name}, and ranks of it live"
         if self.state is _S.BACKOFF:
-            assert not unkillable
-        if self.state in (_S.BACKOFF, _S.SUCCEEDED, _S.STOPPED) or self.exit_code == 0:
-            assert not live, f"{self.name} is {self.state.name} and {live[0].name} lives"
+            assert not self.epoch.unkillable
         if self.state is _S.SUCCEEDED:
             assert not self.epoch.inquest
-            assert self.exit_code == 0
         if self.state in TERMINAL:
             assert self.exit_code is not None
             assert self.next_deadline() is None
             assert (self.exit_code == 0) == (self.state is _S.SUCCEEDED)
         if self.state is _S.DRAINING:
             assert all(rank.is_stopping or not rank.can_be_stopped for rank in self.epoch.ranks)
-        for fenced in self.epoch.losses.fenced:
-            assert self.epoch.ranks[fenced].loss is not None
 
     # ---- what happens ----------------------------------------------------------------------------
 
@@ -456,18 +401,8 @@ class JobMachine(Machine[JobState]):
         if self.exit_code and is_used_up and not self._stop_signals:
             self.cause += f"; its restarts ({self.budget.max_restarts}) are used up"
         self._out += self.fleet.dismiss()
-        self._out.append(
-            EndJob(code=self.exit_code, cause=self.cause, tails=self._tails(everyone=is_used_up))
-        )
-
-    def _tails(self, *, everyone: bool) -> dict[int, tuple[str, ...]]:
-        """Last lines of stderr: of those to blame; of all, if the job tried again and again."""
-        if self.exit_code == 0:
-            return {}
-        blamed = self.epoch.inquest.blamed_ranks()
-        ranks = blamed if not everyone else dict.fromkeys((*blamed, *range(len(self.epoch.ranks))))
-        exits = {rank: self.epoch.ranks[rank].exit for rank in ranks}
-        return {rank: seen.tail for rank, seen in exits.items() if seen is not None and seen.tail}
+        tails = self.epoch.tails(everyone=is_used_up) if self.exit_code else {}
+        self._out.append(EndJob(code=self.exit_code, cause=self.cause, tails=tails))
 
 
 _HANDLERS: dict[type[Event], Callable[..., None]] = {

@@ -83,7 +83,7 @@ def word_of(epoch: Epoch, rank: RankMachine) -> tuple[str, float]:
         return "paused", rank.paused_at
     if rank.state is RankState.SPAWNING:
         return "starting", rank.since
-    held_up_since = epoch.detector.late_since(rank.rank)
+    held_up_since = epoch.waits.detector.late_since(rank.rank)
     if held_up_since is not None:
         return "late", held_up_since
     if rank.wait is not None:
