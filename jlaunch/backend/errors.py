@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+# Tracebacks show the names by which programs import them (``__module__`` below).
+
 REASONS: Final = (
     "none",
     "exited",
@@ -39,6 +41,8 @@ class CollectiveError(RuntimeError):
     waited. ``ranks`` are the ranks lost, ascending; ``reasons`` maps each to one of ``exited``, ``killed``,
     ``paused``, ``host_lost``, ``stuck``, ``desync``, ``init_failed``, ``control_lost``.
     """
+
+    __module__ = "jlaunch"
 
     def __init__(
         self,
@@ -66,17 +70,25 @@ class CollectiveError(RuntimeError):
 class PeerLost(CollectiveError):
     """A peer is lost: it exited, was killed, is paused past the limit, its host is gone, …"""
 
+    __module__ = "jlaunch"
+
 
 class JobStopping(CollectiveError):
     """The job is being stopped: clean up and end."""
+
+    __module__ = "jlaunch"
 
 
 class ControlLost(JobStopping):
     """The rank's agent is gone, or silent for longer than the lease: the rank must end."""
 
+    __module__ = "jlaunch"
+
 
 class VerbsError(CollectiveError):
     """A verbs call failed on this rank: names the call, the error and a remedy."""
+
+    __module__ = "jlaunch"
 
 
 _CLASSES: Final[Mapping[str, type[CollectiveError]]] = {

@@ -89,7 +89,7 @@ def test_snapshot_holds_references_only() -> None:
 
 
 def test_snapshot_of_a_model() -> None:
-    model = Sequential(Linear(2, 3), Linear(3, 1))
+    model = Sequential(Linear(2, 3), Linear(3, 1))  # type: ignore[no-untyped-call]
     layer = model.layers[0]
     before = layer.weight.tolist()
     held = jlaunch.snapshot(model)
