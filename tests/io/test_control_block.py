@@ -103,14 +103,15 @@ def test_a_new_block_is_empty(rank: Rank) -> None:
 def test_what_a_rank_writes_is_read(rank: Rank) -> None:
     rank.put(PHASE, "=IIQQ", Phase.FORMED, 1, 17, 3)
     rank.put(QUESTION, "=III", 2, 1, 1)
-    rank.enter(1, Collective.ALL_SUM, seq=9, bytes_=1 << 24, waiting_for=0b1001)
+    rank.enter(0, Collective.NONE, seq=9, bytes_=0, waiting_for=0)
+    rank.enter(1, Collective.ALL_SUM, seq=3, bytes_=1 << 24, waiting_for=0b1001)
     state = rank.block.read()
     assert (state.phase, state.epoch, state.progress, state.reports) == (Phase.FORMED, 1, 17, 3)
     assert (state.question, state.in_wait, state.completed_seq) == (2, True, 8)
     wait = state.wait
     assert wait is not None
     assert state.asked_in == wait
-    assert (wait.collective, wait.seq, wait.size_bytes) == (Collective.ALL_SUM, 9, 1 << 24)
+    assert (wait.collective, wait.seq, wait.size_bytes) == (Collective.ALL_SUM, 3, 1 << 24)
     assert wait.waiting_for == (0, 3)
     assert 0 <= wait.waited_s < PATIENCE_S
     sample = state.sample(paused=True, output_blocked=False)

@@ -1,7 +1,7 @@
 # Tests of the control side: life words, watch, keeper, lease, control block.
 
 enable_testing()
-find_path(DOCTEST_INCLUDE_DIR doctest/doctest.h REQUIRED)
+find_package(doctest REQUIRED)
 
 add_executable(jlaunch_control_tests
   tests/actor.cpp
@@ -11,6 +11,6 @@ add_executable(jlaunch_control_tests
   tests/lease_test.cpp
   tests/watch_test.cpp
 )
-target_include_directories(jlaunch_control_tests SYSTEM PRIVATE ${DOCTEST_INCLUDE_DIR})
-target_link_libraries(jlaunch_control_tests PRIVATE jlaunch_control jlaunch_warnings)
-add_test(NAME control COMMAND jlaunch_control_tests)
+target_link_libraries(jlaunch_control_tests PRIVATE
+  jlaunch_control jlaunch_warnings doctest::doctest)
+add_test(NAME jlaunch_control_tests COMMAND jlaunch_control_tests)

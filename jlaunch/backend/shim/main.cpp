@@ -108,7 +108,7 @@ void bind_to_parent([[maybe_unused]] const Options& options) {
 }
 
 void reset_signals() {
-  struct sigaction plain {};
+  struct sigaction plain{};
   plain.sa_handler = SIG_DFL;
   for (int number = 1; number < NSIG; ++number) {
     ::sigaction(number, &plain, nullptr); // fails for the few that are fixed

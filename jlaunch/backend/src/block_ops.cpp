@@ -17,6 +17,10 @@ constexpr auto relaxed = std::memory_order_relaxed;
  *  writer that was taken off its core is read past. */
 constexpr int kReadTries = 64;
 
+/** Always the world group's (block_writer.h); another slot that is free again
+ *  keeps what its last group left there. */
+constexpr std::size_t kWorldSlot = 0;
+
 std::vector<std::uint32_t> ranks_of(
     const std::array<std::uint64_t, kMaskWords>& mask) {
   std::vector<std::uint32_t> ranks;
@@ -146,7 +150,7 @@ RankSnapshot read_rank(const ControlBlock& block) {
   for (std::size_t i = 0; i < kGroupSlots; ++i) {
     SlotCopy copy = read_slot(part.slots[i]);
     out.torn = out.torn || copy.torn;
-    if (copy.wait.group == 0 && copy.completed_seq > out.completed_seq) {
+    if (i == kWorldSlot) {
       out.completed_seq = copy.completed_seq;
     }
     if (copy.wait.collective != Collective::none) {

@@ -81,8 +81,8 @@ nb::handle add_named_tuple(
     const nb::object& named_tuple,
     const char* name,
     const char* fields) {
-  nb::object made = named_tuple(
-      name, fields, nb::arg("module") = module.attr("__name__"));
+  nb::object made =
+      named_tuple(name, fields, nb::arg("module") = module.attr("__name__"));
   module.attr(name) = made;
   return made;
 }
@@ -188,8 +188,11 @@ void bind_blocks(nb::module_& module, ViewTypes types) {
       .def_static(
           "create",
           [](const std::string& path, double lease_s, double grace_s) {
-            return PyHostBlock(HostMapping::create(
-                path, to_ns(lease_s, "lease_s"), to_ns(grace_s, "grace_s")));
+            return PyHostBlock(
+                HostMapping::create(
+                    path,
+                    to_ns(lease_s, "lease_s"),
+                    to_ns(grace_s, "grace_s")));
           },
           nb::arg("path"),
           nb::arg("lease_s"),
@@ -207,9 +210,7 @@ void bind_blocks(nb::module_& module, ViewTypes types) {
           })
       .def_prop_ro(
           "agent_pid",
-          [](const PyHostBlock& self) {
-            return self.block().agent_pid.load();
-          })
+          [](const PyHostBlock& self) { return self.block().agent_pid.load(); })
       .def_prop_ro(
           "agent_alive",
           [](const PyHostBlock& self) {
@@ -253,8 +254,7 @@ void translate_system_error(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
   } catch (const std::system_error& error) {
-    const nb::object value =
-        nb::make_tuple(error.code().value(), error.what());
+    const nb::object value = nb::make_tuple(error.code().value(), error.what());
     PyErr_SetObject(PyExc_OSError, value.ptr());
   }
 }

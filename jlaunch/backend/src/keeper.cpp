@@ -21,14 +21,14 @@ namespace jlaunch {
 namespace {
 
 /** How long a rank may take to leave its collective before SIGTERM is sent all
- *  the same (DESIGN 3.3 c). */
+ *  the same. */
 constexpr std::uint64_t kLeaveWaitNs = 200'000'000;
 
 constexpr std::uint64_t kNever = UINT64_MAX;
 
 std::chrono::nanoseconds ns(std::uint64_t span) {
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(
-      std::min<std::uint64_t>(span, INT64_MAX)));
+  return std::chrono::nanoseconds(
+      static_cast<std::int64_t>(std::min<std::uint64_t>(span, INT64_MAX)));
 }
 
 std::string seconds(std::uint64_t ns) {
@@ -92,8 +92,8 @@ std::string Keeper::State::keep_watch() {
     }
     switch (vigil.wait_until(step.wake_at_ns)) {
       case VigilEnd::died:
-        return "the agent died (pid " +
-            std::to_string(agent.agent_pid.load()) + ")";
+        return "the agent died (pid " + std::to_string(agent.agent_pid.load()) +
+            ")";
       case VigilEnd::interrupted:
         return {};
       case VigilEnd::timeout:

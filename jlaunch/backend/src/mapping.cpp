@@ -20,7 +20,10 @@ namespace {
 class OpenFile {
  public:
   OpenFile(const std::string& path, int flags)
-      : fd_(::open(path.c_str(), flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600)) {
+      : fd_(::open(
+            path.c_str(),
+            flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW,
+            0600)) {
     if (fd_ < 0) {
       throw std::system_error(errno, std::generic_category(), path);
     }
@@ -46,7 +49,7 @@ class OpenFile {
 }
 
 void check_file(const std::string& path, int fd) {
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0) {
     throw std::system_error(errno, std::generic_category(), path);
   }

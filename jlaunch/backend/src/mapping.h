@@ -60,8 +60,10 @@ class MappedFile {
 class RankMapping {
  public:
   /** By the agent, before it starts the rank. */
-  static std::shared_ptr<RankMapping>
-  create(const std::string& path, std::uint32_t rank, std::uint32_t epoch);
+  static std::shared_ptr<RankMapping> create(
+      const std::string& path,
+      std::uint32_t rank,
+      std::uint32_t epoch);
 
   /** By the rank. Throws as MappedFile::open, BlockError also for another magic
    *  or version. */

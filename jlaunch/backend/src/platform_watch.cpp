@@ -78,8 +78,7 @@ void WakeFd::raise() {
 
 void WakeFd::drain() {
   char bytes[256];
-  while (::read(read_, bytes, sizeof(bytes)) > 0) {
-  }
+  while (::read(read_, bytes, sizeof(bytes)) > 0) {}
 }
 
 /** A kernel queue: the end of the holder's process, and our interrupt. */
@@ -91,7 +90,7 @@ struct Vigil::System {
     if (queue < 0) {
       throw_errno("kqueue");
     }
-    struct kevent change {};
+    struct kevent change{};
     EV_SET(&change, 0, EVFILT_USER, EV_ADD | EV_CLEAR, 0, 0, nullptr);
     ::kevent(queue, &change, 1, nullptr, 0, nullptr);
   }
@@ -103,14 +102,14 @@ struct Vigil::System {
 
   void watch(std::uint32_t pid) {
     if (!watching) {
-      struct kevent change {};
+      struct kevent change{};
       EV_SET(&change, pid, EVFILT_PROC, EV_ADD, NOTE_EXIT, 0, nullptr);
       watching = ::kevent(queue, &change, 1, nullptr, 0, nullptr) == 0;
     }
   }
 
   void wake() {
-    struct kevent change {};
+    struct kevent change{};
     EV_SET(&change, 0, EVFILT_USER, 0, NOTE_TRIGGER, 0, nullptr);
     ::kevent(queue, &change, 1, nullptr, 0, nullptr);
   }
@@ -119,7 +118,7 @@ struct Vigil::System {
     timespec limit{};
     limit.tv_sec = static_cast<time_t>(span.count() / 1'000'000'000);
     limit.tv_nsec = static_cast<long>(span.count() % 1'000'000'000);
-    struct kevent event {};
+    struct kevent event{};
     ::kevent(queue, nullptr, 0, &event, 1, &limit);
   }
 };

@@ -133,7 +133,8 @@ class Watch::Sentry {
       RobustLife life(watch_.host_->block().agent_life);
       if (!life.take()) {
         throw std::runtime_error(
-            watch_.host_->path() + ": the agent's life word is held already, "
+            watch_.host_->path() +
+            ": the agent's life word is held already, "
             "expected it free; is another agent of this job running here?");
       }
       run(std::move(ready));
