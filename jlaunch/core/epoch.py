@@ -39,16 +39,15 @@ from jlaunch.core.events import (
     RankSpawnFailed,
     Wait,
 )
-from jlaunch.core.host import HostMachine, suspect_after_s
+from jlaunch.core.host import HostMachine
 from jlaunch.core.losses import Losses, stop_rank
-from jlaunch.core.machine import Timers
 from jlaunch.core.policy import Reaction, fast_verdict, reaction
 from jlaunch.core.rank import RankMachine, RankState
 from jlaunch.core.rendezvous import Rendezvous
 from jlaunch.core.spec import JobSpec
-from jlaunch.core.waits import NAMES_MAX, Waits
+from jlaunch.core.start import Start
+from jlaunch.core.waits import Waits
 
-_START = "start"
 _SETTLED = (RankState.EXITED, RankState.UNKILLABLE)
 
 
@@ -70,7 +69,7 @@ class Epoch:
         self.by_host: dict[int, list[RankMachine]] = {}
         for rank in self.ranks:
             self.by_host.setdefault(rank.host, []).append(rank)
-        self.rendezvous = Rendezvous(number, self.ranks, sorted(self.by_host), now)
+        self.beginning = Start(self, now)
         self.losses = Losses(
             number,
             self.ranks,
@@ -80,17 +79,24 @@ class Epoch:
         )
         self.waits = Waits(self)
         self.inquest = Inquest()
-        self.timers = Timers()
         self.trouble = False
         self.is_draining = False
-        self.up_at: float | None = None
-        self._spawned = 0
         self._settled = 0
         self.next_verdict = next_verdict
         self.out: list[Action] = []
         self.now = now
 
     # ---- what is ---------------------------------------------------------------------------------
+
+    @property
+    def rendezvous(self) -> Rendezvous:
+        """How far the group of this epoch is."""
+        return self.beginning.rendezvous
+
+    @property
+    def up_at(self) -> float | None:
+        """When every rank had a process; None if not yet."""
+        return self.beginning.up_at
 
     @property
     def is_over(self) -> bool:
@@ -127,7 +133,7 @@ class Epoch:
 
     def next_deadline(self) -> float | None:
         """The earliest moment of this epoch and its parts."""
-        moments = (self.timers.next(), self.losses.timers.next(), self.waits.detector.timers.next())
+        moments = (self.beginning.times_out_at, self.losses.timers.next(), self.waits.detector.timers.next())
         return min((at for at in moments if at is not None), default=None)
 
     # ---- doors -----------------------------------------------------------------------------------
@@ -176,11 +182,8 @@ class Epoch:
             if not is_heard:
                 self.losses.unfence(rank.rank)
             self.waits.host_changed(rank.rank, now)
-        if is_heard and self.timers.is_set(_START):
-            # What its ranks did in the meantime is still to be read.
-            at = self.timers.next()
-            assert at is not None
-            self.timers.set(_START, max(at, now + self.spec.timeouts.host_timeout_s))
+        if is_heard:
+            self.beginning.be_patient(now)
         return self._finish()
 
     def host_lost(self, host: int, kind: CauseKind, why: str, now: float) -> list[Action]:
@@ -239,7 +242,7 @@ class Epoch:
         self.now = now
         self.is_draining = True
         self.trouble = False
-        self.timers.clear()
+        self.beginning.times_out_at = None
         self.waits.detector.timers.clear()
         self.losses.timers.clear()
         if is_unborn:
@@ -250,78 +253,12 @@ class Epoch:
         return actions
 
     def wake(self, now: float) -> list[Action]:
-        """A moment of ``timers`` has come."""
+        """A moment of this epoch or of its parts has come."""
         self.now = now
-        due_at = self.timers.next()
-        if due_at is not None and self.timers.pop_due(now) is not None:
-            self._on_start_timeout(due_at)
+        self.beginning.wake(now)
         self.losses.wake(now)
         self.waits.wake(now)
         return self._finish()
-
-    # ---- starting --------------------------------------------------------------------------------
-
-    def _on_spawned(self, event: RankSpawned) -> None:
-        self._spawned += 1
-        if self._spawned == len(self.ranks):
-            self.up_at = self.now
-
-    def _on_spawn_failed(self, event: RankSpawnFailed) -> None:
-        if self.ranks[event.rank].is_stopping:
-            return
-        text = f"{self.name(event.rank)} could not be started: {event.error}"
-        self.record(CauseKind.SPAWN_FAILED, text, (event.rank,))
-        self.lose(event.rank, Reason.INIT_FAILED, text)
-
-    def _on_claimed(self, event: RankClaimed) -> None:
-        if not self.rendezvous.claimed(event.rank, self.now):
-            return
-        self.timers.set(_START, self.now + self.spec.timeouts.start_timeout_s)
-        for rank in self.ranks:
-            if rank.loss is not None:
-                self._doom_finished(rank.rank, event.rank)
-                return
-
-    def _on_joined(self, event: RankJoined) -> None:
-        self.out += self.rendezvous.joined(self.now)
-
-    def _on_formed(self, event: RankFormed) -> None:
-        self.out += self.rendezvous.formed(self.now)
-        if self.rendezvous.is_open:
-            self.timers.cancel(_START)
-
-    def _on_init_failed(self, event: RankInitFailed) -> None:
-        text = f"{self.name(event.rank)} failed in init: {event.error}"
-        self.record(CauseKind.INIT_FAILED, text, (event.rank,))
-        self.lose(event.rank, Reason.INIT_FAILED, text)
-
-    def _on_start_timeout(self, due_at: float) -> None:
-        missing = self.rendezvous.missing()
-        patience_s = suspect_after_s(self.spec.timeouts)
-        is_heard = all(self.hosts[self.ranks[rank].host].is_ready for rank in missing)
-        if not is_heard or self.now > due_at + patience_s:
-            # Their hosts are silent, or we slept: their joining may be under way.
-            self.timers.set(_START, self.now + patience_s)
-            return
-        first = self.rendezvous.first_rank
-        names = ", ".join(self.name(rank) for rank in missing[:NAMES_MAX])
-        if len(missing) > NAMES_MAX:
-            names += f" and {len(missing) - NAMES_MAX} more"
-        limit_s = self.spec.timeouts.start_timeout_s
-        text = f"no group within {limit_s:g} s after rank {first} entered init: missing {names}"
-        self.record(CauseKind.START_TIMEOUT, text, missing)
-        for rank in missing:
-            self.lose(rank, Reason.INIT_FAILED, text)
-
-    def _doom_finished(self, finished: int, waiting: int) -> None:
-        """The group cannot form, because a rank that it needs has ended with 0."""
-        text = f"rank {finished} finished while rank {waiting} waits in init"
-        self.record(CauseKind.FINISHED_EARLY, text, (finished,))
-        self._refuse(text)
-
-    def _refuse(self, why: str) -> None:
-        self.timers.cancel(_START)
-        self.out += self.rendezvous.refuse(self.losses.all, why, self.now)
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -393,11 +330,7 @@ class Epoch:
         if is_clean and self.losses.unclean:
             return
         self.out += self.losses.add(loss, why, told=told)
-        if self.rendezvous.is_undecided and not is_clean:
-            self._refuse(why)
-        elif self.rendezvous.is_under_way:
-            assert self.rendezvous.first_rank is not None
-            self._doom_finished(rank, self.rendezvous.first_rank)
+        self.beginning.lost(rank, why, self.now, is_clean=is_clean)
         if is_alive and not self.trouble:
             self.out += self.losses.fence(rank, self.now)
 
@@ -418,17 +351,21 @@ class Epoch:
         return out
 
 
+def _to_start(handler: Callable[[Start, Any, float], None]) -> Callable[[Epoch, Any], None]:
+    return lambda epoch, event: handler(epoch.beginning, event, epoch.now)
+
+
 def _to_waits(handler: Callable[[Waits, Any, float], None]) -> Callable[[Epoch, Any], None]:
     return lambda epoch, event: handler(epoch.waits, event, epoch.now)
 
 
 _HANDLERS: dict[type[Event], Callable[..., None]] = {
-    RankSpawned: Epoch._on_spawned,
-    RankSpawnFailed: Epoch._on_spawn_failed,
-    RankClaimed: Epoch._on_claimed,
-    RankJoined: Epoch._on_joined,
-    RankFormed: Epoch._on_formed,
-    RankInitFailed: Epoch._on_init_failed,
+    RankSpawned: _to_start(Start.spawned),
+    RankSpawnFailed: _to_start(Start.spawn_failed),
+    RankClaimed: _to_start(Start.claimed),
+    RankJoined: _to_start(Start.joined),
+    RankFormed: _to_start(Start.formed),
+    RankInitFailed: _to_start(Start.init_failed),
     RankPaused: _to_waits(Waits.paused),
     RankResumed: _to_waits(Waits.resumed),
     RankSampled: _to_waits(Waits.sampled),

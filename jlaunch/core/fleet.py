@@ -120,10 +120,10 @@ class Fleet:
             machine.waits = event.waits
             machine.waits_at = now
 
-    def forgive(self, slept_s: float) -> None:
+    def forgive(self, slept_s: float, now: float) -> None:
         """For ``slept_s`` nobody listened here: that much silence is not theirs."""
         for host in self._used:
-            self.machines[host].forgive(slept_s)
+            self.machines[host].forgive(slept_s, now)
 
     def exited(self, host: int, incarnation: str, why: str, now: float) -> list[Turn]:
         """The agent's process ended."""

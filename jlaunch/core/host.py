@@ -102,10 +102,10 @@ class HostMachine(Machine[HostState]):
         self._move(HostSpoke(), now)
         return True
 
-    def forgive(self, slept_s: float) -> None:
+    def forgive(self, slept_s: float, now: float) -> None:
         """Count ``slept_s`` of its silence as ours. That makes its lease seem longer, never shorter."""
         if self.heard_at is not None:
-            self.heard_at += slept_s
+            self.heard_at = min(self.heard_at + slept_s, now)
 
     def suspect(self, now: float) -> None:
         """It was silent for too long."""

@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jlaunch.core import job_table as step
 from jlaunch.core.actions import Action, EndAgent, EndJob, Say
 from jlaunch.core.budget import RestartBudget
 from jlaunch.core.cause import CauseKind, ended_text, signal_text
@@ -54,33 +55,18 @@ from jlaunch.core.events import (
     VerdictWritten,
 )
 from jlaunch.core.fleet import Fleet, HostChanged, HostGone, Turn
-from jlaunch.core.job_table import (
-    TERMINAL,
-    TRANSITIONS,
-    AgentsReady,
-    BackoffOver,
-    EpochEnded,
-    EpochFailed,
-    GroupOpened,
-    JobFailed,
-    JobState,
-    RestartDecided,
-    StopCompleted,
-)
+from jlaunch.core.job_table import TERMINAL, TRANSITIONS, JobState
 from jlaunch.core.job_view import show
 from jlaunch.core.machine import Machine, Timers
 from jlaunch.core.policy import may_restart, refuse_unsupported
+from jlaunch.core.process import KILL_BOUND_S
 from jlaunch.core.snapshot import Snapshot
 from jlaunch.core.spec import JobSpec, Policy
 
 if TYPE_CHECKING:
     import random
 
-KILL_BOUND_S = 5.0
-"""From SIGKILL to "cannot be killed", and from grace to "the guardian has ended them": memory is freed
-at 65 ms per GiB (measured), so a process that is still there after 5 s hangs in the kernel."""
-
-SLEPT_S = 1.0
+SLEPT_S = 0.5
 """A timer that fires so late says that this process was stopped, or its machine asleep."""
 
 HAPPENINGS_MAX = 32
@@ -240,7 +226,8 @@ class JobMachine(Machine[JobState]):
 
     def _note_sleep(self, slept_s: float) -> None:
         """It was us who were silent: what the others said in the meantime is still to be read."""
-        self.fleet.forgive(slept_s)
+        self.fleet.forgive(slept_s, self._now)
+        self.epoch.beginning.be_patient(self._now)
         if self._timers.is_set(_GIVE_UP):
             self._timers.set(_GIVE_UP, self._now + KILL_BOUND_S)
 
@@ -254,12 +241,9 @@ class JobMachine(Machine[JobState]):
                 self._lose_host(turn, kind)
 
     def _note_host(self, turn: HostChanged) -> None:
-        name = self.fleet.name(turn.host)
-        if turn.is_heard:
-            text = f"host {name} is ready"
-        else:
-            silence_s = self.fleet.machines[turn.host].silence_s(self._now)
-            text = f"host {name} has not been heard for {silence_s:.1f} s"
+        silence_s = self.fleet.machines[turn.host].silence_s(self._now)
+        news = "is ready" if turn.is_heard else f"has not been heard for {silence_s:.1f} s"
+        text = f"host {self.fleet.name(turn.host)} {news}"
         self._out.append(Say(level="info" if turn.is_heard else "note", text=text))
         self._out += self.epoch.host_changed(turn.host, turn.is_heard, self._now)
 
@@ -332,22 +316,22 @@ class JobMachine(Machine[JobState]):
         if self.epoch.trouble and self.state in (_S.PREPARING, _S.FORMING, _S.RUNNING):
             self._drain()
         if self.state is _S.PREPARING and self.fleet.is_complete:
-            self._move(AgentsReady(), self._now)
+            self._move(step.AgentsReady(), self._now)
             self._out += self.epoch.start()
         if self.state is _S.FORMING and self.epoch.rendezvous.is_open:
-            self._move(GroupOpened(), self._now)
+            self._move(step.GroupOpened(), self._now)
         if self._ghosts and not self._will_start_again:
             # Nobody will take their places: they are left to their leases.
             for host in sorted(self._ghosts):
                 self._write_off(host)
         if self.state is _S.BACKOFF and self._stop_signals:
-            self._end(StopCompleted())
+            self._end(step.StopCompleted())
         elif self._has_ranks and self.epoch.is_over:
             self._conclude()
 
     def _drain(self) -> None:
         was_preparing = self.state is _S.PREPARING
-        self._move(EpochFailed(), self._now)
+        self._move(step.EpochFailed(), self._now)
         self._out += self.epoch.drain(self.spec.timeouts.grace_s, self._now, is_unborn=was_preparing)
         self._timers.set(_GIVE_UP, self._now + self.spec.timeouts.grace_s + 2 * KILL_BOUND_S)
 
@@ -359,18 +343,18 @@ class JobMachine(Machine[JobState]):
             self._blame(CauseKind.UNKILLABLE, text)
         root = epoch.inquest.root()
         if root is None:
-            self._end(EpochEnded())
+            self._end(step.EpochEnded())
         elif self._will_start_again:
             self._restart()
         elif root.kind is CauseKind.STOPPED and self.state is _S.DRAINING:
-            self._end(StopCompleted())
+            self._end(step.StopCompleted())
         else:
-            self._end(JobFailed())
+            self._end(step.JobFailed())
 
     def _restart(self) -> None:
         delay_s = self.budget.spend(self._healthy_s)
         assert delay_s is not None
-        self._move(RestartDecided(), self._now)
+        self._move(step.RestartDecided(), self._now)
         self._timers.clear()
         self.restarts += 1
         when = "now" if delay_s == 0 else f"in {delay_s:.1f} s"
@@ -383,7 +367,7 @@ class JobMachine(Machine[JobState]):
 
     def _start_again(self) -> None:
         self._timers.cancel(_BACKOFF)
-        self._move(BackoffOver(), self._now)
+        self._move(step.BackoffOver(), self._now)
         self.epoch = self._new_epoch(self.epoch.number + 1)
         self._out += self.fleet.start(self._now)
         self._settle()

@@ -13,9 +13,9 @@ import enum
 import math
 import signal
 
-from jlaunch.core.actions import Deed, SignalGroup, WriteBlock
+from jlaunch.core.actions import Deed, SignalGroup, WriteBlock, WriteVerdict
 from jlaunch.core.contract import VerdictKind
-from jlaunch.core.events import Event, Loss, Wait
+from jlaunch.core.events import Event, Loss, RankExited, RankUnkillable, Wait
 from jlaunch.core.facts import GroupVanished, ProcessExited, ProcessStarted, ProcessStartFailed
 from jlaunch.core.machine import Machine, Timers
 
@@ -24,7 +24,16 @@ TERM_DELAY_S = 0.2
 200 ms later its main thread has had its ``JobStopping``, or is busy elsewhere and needs the signal."""
 
 KILL_BOUND_S = 5.0
-"""From SIGKILL to "cannot be killed": freeing memory takes 65 ms per GiB (measured)."""
+"""From SIGKILL to "cannot be killed", and from grace to "the guardian has ended them": memory is freed
+at 65 ms per GiB (measured), so a process that is still there after 5 s hangs in the kernel."""
+
+STATUS_PATIENCE_S = 0.2
+"""How long a death whose status the system does not tell yet waits for it. Whether a rank was killed or
+ended with 0 decides between a loss and a clean end, so a guess would be worse than a short wait."""
+
+ANSWER_PATIENCE_S = 2.0
+"""How long a question waits for the supervisor, who needs one look at most, before the agent answers
+"keep waiting" by itself. Whether the supervisor was heard says nothing: the way up may be the broken one."""
 
 SWEEP_DELAY_S = 0.05
 """From the end of the leading process to SIGTERM for its group: nearly always the group is empty, and
@@ -239,12 +248,10 @@ class ProcessMachine(Machine[ProcessState]):
         self._timers.set((BOUND, self.rank), now + KILL_BOUND_S)
         return [self._signal(signal.SIGKILL)]
 
-    def give_up(self, now: float) -> bool:
-        """SIGKILL did not help; returns whether that is news."""
-        if self.state is not ProcessState.KILLING:
-            return False
+    def give_up(self, now: float) -> RankUnkillable:
+        """SIGKILL did not help."""
         self._move(KillFailed(), now)
-        return True
+        return RankUnkillable(rank=self.rank, epoch=self.epoch, pid=self.pid or 0)
 
     def paused(self) -> list[Deed]:
         """It was stopped; while it is being ended that is not accepted."""
@@ -252,6 +259,45 @@ class ProcessMachine(Machine[ProcessState]):
         if self.state is ProcessState.STOPPING:
             return [*self.term(), self._signal(signal.SIGCONT)]
         return []
+
+    def obey(self, order: WriteVerdict) -> list[Deed]:
+        """Write a verdict from above, unless the block says as much already."""
+        block = self.block
+        if order.kind is VerdictKind.KEEP_WAITING:
+            if order.question <= block.answered or block.has_unclean:
+                return []
+            block.question = max(block.question, order.question)
+            return [self.answer(order.verdict, order.question)]
+        was = (block.kind, len(block.losses))
+        block.merge(order.kind, order.losses, order.question)
+        if (block.kind, len(block.losses)) == was and not order.question:
+            return []
+        return [self.write(order.verdict)]
+
+    def answer(self, verdict: int, question: int | None = None) -> WriteBlock:
+        """Answer "keep waiting" to ``question``, or to the one that is open."""
+        self.block.merge(VerdictKind.KEEP_WAITING, (), self.block.question if question is None else question)
+        return WriteBlock(
+            rank=self.rank,
+            epoch=self.epoch,
+            verdict=verdict,
+            kind=VerdictKind.KEEP_WAITING,
+            question=self.block.answered,
+        )
+
+    def report(self, tail: tuple[str, ...]) -> RankExited:
+        """What the supervisor is told when nothing is left."""
+        assert self.exit is not None
+        return RankExited(
+            rank=self.rank,
+            epoch=self.epoch,
+            status=self.exit.status,
+            by=self.ended_by,
+            tail=tail,
+            completed_seq=self.completed_seq,
+            claimed=self.has_claimed,
+            wait=self.wait,
+        )
 
     def write(self, verdict: int) -> WriteBlock:
         """The deed that makes the control block say what ``block`` says."""

@@ -1,0 +1,125 @@
+"""How the ranks of one epoch come up, and what keeps them from it.
+
+Rules of this file. A failed start is a cause of its own: a program that cannot be started, an ``init``
+that fails, a rank that does not come within the start timeout, a rank that ends before the group that
+needs it has formed. Whoever is, or will be, in ``init`` is refused with that cause.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jlaunch.core.cause import CauseKind
+from jlaunch.core.contract import Reason
+from jlaunch.core.events import (
+    RankClaimed,
+    RankFormed,
+    RankInitFailed,
+    RankJoined,
+    RankSpawned,
+    RankSpawnFailed,
+)
+from jlaunch.core.host import suspect_after_s
+from jlaunch.core.rendezvous import Rendezvous
+from jlaunch.core.waits import NAMES_MAX
+
+if TYPE_CHECKING:
+    from jlaunch.core.epoch import Epoch
+
+
+class Start:
+    """The start of one epoch: its processes, its rendezvous, its start timeout."""
+
+    def __init__(self, epoch: Epoch, now: float) -> None:
+        self._epoch = epoch
+        self._spawned = 0
+        self.up_at: float | None = None
+        self.times_out_at: float | None = None
+        self.rendezvous = Rendezvous(epoch.number, epoch.ranks, sorted(epoch.by_host), now)
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def spawned(self, event: RankSpawned, now: float) -> None:
+        """A process exists."""
+        self._spawned += 1
+        if self._spawned == len(self._epoch.ranks):
+            self.up_at = now
+
+    def spawn_failed(self, event: RankSpawnFailed, now: float) -> None:
+        """A process could not be started; if it was to be stopped anyway, that is as good as its end."""
+        epoch = self._epoch
+        if not epoch.ranks[event.rank].is_stopping:
+            text = f"{epoch.name(event.rank)} could not be started: {event.error}"
+            epoch.record(CauseKind.SPAWN_FAILED, text, (event.rank,))
+            epoch.lose(event.rank, Reason.INIT_FAILED, text)
+
+    def claimed(self, event: RankClaimed, now: float) -> None:
+        """A rank entered ``init``; from the first one on, all are awaited."""
+        if not self.rendezvous.claimed(event.rank, now):
+            return
+        self.times_out_at = now + self._epoch.spec.timeouts.start_timeout_s
+        finished = next((rank.rank for rank in self._epoch.ranks if rank.loss is not None), None)
+        if finished is not None:
+            self._doom(finished, event.rank, now)
+
+    def joined(self, event: RankJoined, now: float) -> None:
+        """A rank offered its address."""
+        self._epoch.out += self.rendezvous.joined(now)
+
+    def formed(self, event: RankFormed, now: float) -> None:
+        """A rank is connected to all others."""
+        self._epoch.out += self.rendezvous.formed(now)
+        if self.rendezvous.is_open:
+            self.times_out_at = None
+
+    def init_failed(self, event: RankInitFailed, now: float) -> None:
+        """``init`` failed in one rank, with a cause of its own."""
+        text = f"{self._epoch.name(event.rank)} failed in init: {event.error}"
+        self._epoch.record(CauseKind.INIT_FAILED, text, (event.rank,))
+        self._epoch.lose(event.rank, Reason.INIT_FAILED, text)
+
+    def lost(self, rank: int, why: str, now: float, *, is_clean: bool) -> None:
+        """A rank ended, or was lost, before the group was open."""
+        if self.rendezvous.is_undecided and not is_clean:
+            self._refuse(why, now)
+        elif self.rendezvous.is_under_way:
+            assert self.rendezvous.first_rank is not None
+            self._doom(rank, self.rendezvous.first_rank, now)
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def be_patient(self, now: float) -> None:
+        """A host spoke again, or we did: what the ranks did in the meantime is still to be read."""
+        if self.times_out_at is not None:
+            self.times_out_at = max(self.times_out_at, now + self._epoch.spec.timeouts.host_timeout_s)
+
+    def wake(self, now: float) -> None:
+        """Is the start timeout reached, and is it the ranks' fault?"""
+        if self.times_out_at is None or now < self.times_out_at:
+            return
+        epoch = self._epoch
+        missing = self.rendezvous.missing()
+        patience_s = suspect_after_s(epoch.spec.timeouts)
+        is_heard = all(epoch.hosts[epoch.ranks[rank].host].is_ready for rank in missing)
+        if not is_heard:
+            # Their joining may be under way.
+            self.times_out_at = now + patience_s
+            return
+        names = ", ".join(epoch.name(rank) for rank in missing[:NAMES_MAX])
+        if len(missing) > NAMES_MAX:
+            names += f" and {len(missing) - NAMES_MAX} more"
+        limit_s, first = epoch.spec.timeouts.start_timeout_s, self.rendezvous.first_rank
+        text = f"no group within {limit_s:g} s after rank {first} entered init: missing {names}"
+        epoch.record(CauseKind.START_TIMEOUT, text, missing)
+        for rank in missing:
+            epoch.lose(rank, Reason.INIT_FAILED, text)
+
+    def _doom(self, finished: int, waiting: int, now: float) -> None:
+        """The group cannot form, because a rank that it needs has ended with 0."""
+        text = f"rank {finished} finished while rank {waiting} waits in init"
+        self._epoch.record(CauseKind.FINISHED_EARLY, text, (finished,))
+        self._refuse(text, now)
+
+    def _refuse(self, why: str, now: float) -> None:
+        self.times_out_at = None
+        self._epoch.out += self.rendezvous.refuse(self._epoch.losses.all, why, now)
