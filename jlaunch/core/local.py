@@ -76,6 +76,8 @@ from jlaunch.core.process import (
 )
 from jlaunch.core.spec import JobSpec
 
+_UNBORN = "it was stopped before it was started"
+
 OWN_VERDICTS = 1 << 30
 """Verdicts that an agent writes by itself are numbered from here on, the supervisor's from 1."""
 
@@ -158,7 +160,7 @@ class LocalRanks:
         if self.is_leaving:
             return "its agent is about to end"
         if (order.rank, order.epoch) in self._unborn:
-            return "it was stopped before it was started"
+            return _UNBORN
         if before is not None and before.is_live:
             return f"its process of epoch {before.epoch} (pid {before.pid}) is still alive"
         return ""
@@ -171,8 +173,7 @@ class LocalRanks:
         elif order.epoch >= self._epoch and order.rank in self._mine:
             # Its start is still under way, or was lost: whatever comes, it will not live.
             self._unborn.add((order.rank, order.epoch))
-            error = "it was stopped before it was started"
-            self._send(RankSpawnFailed(rank=order.rank, epoch=order.epoch, error=error))
+            self._send(RankSpawnFailed(rank=order.rank, epoch=order.epoch, error=_UNBORN))
         else:
             self.dropped += 1
 
@@ -325,8 +326,6 @@ class LocalRanks:
             told.append(rank)
         return tuple(told)
 
-    # ---- questions ---------------------------------------------------------------------------------
-
     def _on_question(self, process: ProcessMachine, fact: QuestionFound) -> None:
         block = process.block
         if fact.question <= block.question or block.has_unclean or not process.is_at_work:
@@ -347,11 +346,9 @@ class LocalRanks:
         self._send(QuestionAnswered(rank=process.rank, epoch=process.epoch, question=question, why=why))
 
     def _on_desync(self, process: ProcessMachine, fact: DesyncSeen) -> None:
-        event = DesyncFound(
-            rank=fact.rank, epoch=fact.epoch, peer=fact.peer, here=fact.here, there=fact.there
-        )
         if process.is_at_work:
-            self._send(event)
+            where = {"rank": fact.rank, "epoch": fact.epoch, "peer": fact.peer}
+            self._send(DesyncFound(**where, here=fact.here, there=fact.there))
 
     def _on_left_wait(self, process: ProcessMachine, fact: LeftWait) -> None:
         self.out += process.left_wait()
