@@ -94,7 +94,7 @@ class Phase(enum.IntEnum):
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of jlaunch itself (DESIGN 3.1); a rank's own code or 128 + signal outranks them."""
+    """Exit codes of jlaunch itself (README); a rank's own code or 128 + signal outranks them."""
 
     OK = 0
     USAGE = 2

@@ -14,7 +14,7 @@ import msgspec
 
 
 class Policy(enum.Enum):
-    """``--on-peer-loss``: the user's rule (DESIGN 3.3)."""
+    """``--on-peer-loss``: the user's rule (docs/design.md)."""
 
     RAISE = "raise"
     WAIT = "wait"
@@ -73,7 +73,7 @@ class HostSpec(msgspec.Struct, frozen=True):
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Every span of the surface, in seconds; defaults and meaning as in DESIGN 3.1."""
+    """Every span of the surface, in seconds; defaults and meaning as in docs/options.md."""
 
     deadline_s: float = 10.0
     max_pause_s: float = 10.0

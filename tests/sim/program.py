@@ -1,4 +1,4 @@
-"""Simulated rank processes and the data plane between them.
+"""Simulated rank processes.
 
 A rank computes, enters a collective, waits for the others, and so on; it obeys its control block as the
 backend's poll loop does. What goes wrong with it is written in its ``RankPlan`` or done to it by faults.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jlaunch.core.actions import FormGroup, OpenGroup, RefuseGroup, WriteBlock
@@ -27,113 +26,11 @@ from jlaunch.core.facts import (
     RankSpoke,
 )
 from jlaunch.core.messages import Formed, InitFailed, Join, Report
+from tests.sim.plan import RankPlan
 
 if TYPE_CHECKING:
-    from tests.sim.world import SimAgent, World
-
-
-@dataclass
-class RankPlan:
-    """What one process will do, faults from outside apart."""
-
-    steps: int = 8
-    compute_s: float = 0.5
-    init_delay_s: float = 0.1
-    claims: bool = True
-    spawn_error: str = ""
-    init_error: str = ""
-    exit_status: int = 0
-    on_loss: str = "catch"
-    obeys_term: bool = True
-    is_unkillable: bool = False
-    has_grandchild: bool = False
-    early_exit_step: int = -1
-    hang_step: int = -1
-    late_step: int = -1
-    late_s: float = 0.0
-    late_reports: bool = False
-    desync_step: int = -1
-
-
-class Group:
-    """The data plane of one epoch: who has entered which collective, and who can reach whom."""
-
-    def __init__(self, world: World, epoch: int, count: int) -> None:
-        self.world = world
-        self.epoch = epoch
-        self.count = count
-        self.ranks: list[SimRank | None] = [None] * count
-        self.entered = [0] * count
-        self.present = 0
-        self.arrived = 0
-        self.timer_at = 0.0
-        self._missing: tuple[int, tuple[int, ...]] | None = None
-
-    def enter(self, rank: SimRank, seq: int) -> None:
-        """``rank`` contributes to collective ``seq``."""
-        now = self.world.now
-        self.entered[rank.rank] = seq
-        self._missing = None
-        if seq > self.present:
-            self.present = seq
-            self.arrived = 0
-        self.arrived += 1
-        for other in self.ranks:
-            if other is not None and other.in_wait and other.seq == seq:
-                other.progress += 1
-                other.progress_at = now
-        if self.timer_at <= now:
-            self._arm(now + self.world.timeouts.deadline_s)
-        if self.arrived == self.count:
-            self.world.after(0.001, self.try_complete, seq)
-
-    def try_complete(self, seq: int) -> None:
-        """Everybody has entered; who can reach everybody is through."""
-        if seq != self.present or self.arrived < self.count:
-            return
-        if self.world.is_data_cut:
-            return
-        for rank in self.ranks:
-            if rank is not None:
-                rank.deliver(seq)
-
-    def waiting_for(self, rank: SimRank) -> tuple[int, ...]:
-        """The ranks whose part ``rank`` has not got."""
-        seq = rank.seq
-        if self._missing is None or self._missing[0] != seq:
-            missing = tuple(other for other, entered in enumerate(self.entered) if entered < seq)
-            self._missing = (seq, missing)
-        missing = self._missing[1]
-        if self.world.is_data_cut:
-            host = rank.host.index
-            placement = self.world.spec.placement
-            far = {
-                other
-                for other in range(self.count)
-                if placement[other] != host and self.world.is_cut_between(host, placement[other])
-            }
-            return tuple(sorted(far.union(missing)))
-        return missing
-
-    def _arm(self, at: float) -> None:
-        self.timer_at = at
-        self.world.at(at, self._on_timer)
-
-    def _on_timer(self) -> None:
-        """The deadline of those who wait: the poll loop of each looks at the clock by itself."""
-        now = self.world.now
-        deadline_s = self.world.timeouts.deadline_s
-        self.timer_at = now
-        soonest = None
-        for rank in self.ranks:
-            if rank is not None and rank.in_wait and rank.is_alive:
-                due_at = max(rank.progress_at, rank.answered_at) + deadline_s
-                if due_at <= now + 1e-9:
-                    rank.ask()
-                    due_at = now + deadline_s
-                soonest = due_at if soonest is None else min(soonest, due_at)
-        if soonest is not None:
-            self._arm(soonest)
+    from tests.sim.data_plane import Group
+    from tests.sim.hosts import SimAgent
 
 
 class SimRank:

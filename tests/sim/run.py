@@ -18,7 +18,8 @@ from collections import Counter
 from jlaunch.core.agent import AgentMachine
 from jlaunch.core.errors import JlaunchError
 from jlaunch.core.job import JobMachine
-from tests.sim.faults import HEAL_AT_S, Schedule, draw, install
+from tests.sim.faults import install
+from tests.sim.schedule import HEAL_AT_S, Schedule, draw
 from tests.sim.truth import Violation
 from tests.sim.world import World
 
