@@ -150,9 +150,11 @@ class AgentLoop:
 
     def _receive_from_ranks(self) -> None:
         for route, message in self._ranks_link.receive():
-            if isinstance(message.body, Join):
-                self._routes[(message.body.rank, message.body.epoch)] = route
-            self._machine.feed(RankSpoke(body=message.body))
+            body = message.body
+            if isinstance(body, Join):
+                self._routes[(body.rank, body.epoch)] = route
+            self._ranks.catch_up(body.rank, body.epoch)
+            self._machine.feed(RankSpoke(body=body))
 
     def _reap(self) -> None:
         if self._guardian.pid in self._ranks.reap() and not self._is_leaving:

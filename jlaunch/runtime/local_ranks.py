@@ -209,7 +209,16 @@ class LocalRanks:
             for rank in list(self._ranks.values()):
                 self._look(rank)
 
+    def catch_up(self, rank_index: int, epoch: int) -> None:
+        """Feed what is known of a rank before a word of its own is: its socket may be faster than its block."""
+        rank = self._ranks.get((rank_index, epoch))
+        if rank is not None:
+            self._look(rank)
+
     def _claim_died(self, rank: LocalRank) -> None:
+        self._ensure_spawn_known(rank)
+        if not rank.is_running:
+            return
         view = rank.block.read()
         if rank.holder is None:
             # It entered and died before we looked for the first time.
@@ -238,6 +247,9 @@ class LocalRanks:
 
     def _look(self, rank: LocalRank) -> None:
         """Feed what is new in a rank's block."""
+        self._ensure_spawn_known(rank)
+        if not rank.is_running:
+            return
         view = rank.block.read()
         at = {"rank": rank.rank, "epoch": rank.epoch}
         if rank.holder is None and view.owner_alive and view.owner_pid:
@@ -287,11 +299,18 @@ class LocalRanks:
         self._look_at_groups()
         return others
 
+    def _ensure_spawn_known(self, rank: LocalRank) -> None:
+        """A rank that acts was executed, whatever is read first: its status, its block or its socket."""
+        if not rank.is_running:
+            # Not known yet: then it has not acted, and nothing is to be told.
+            with contextlib.suppress(BlockingIOError):
+                self._spawn_known(rank)
+
     def _spawn_known(self, rank: LocalRank) -> None:
         """The program was executed, or could not be."""
         assert rank.child is not None
-        self._driver.unwatch(rank.child.spawn_status)
         error = process.spawn_error(rank.child, rank.argv, rank.cwd)
+        self._driver.unwatch(rank.child.spawn_status)
         if error is not None:
             self._forget(rank)
             for fd in (rank.child.stdin, rank.child.stdout, rank.child.stderr):
@@ -306,10 +325,9 @@ class LocalRanks:
         self._feed(ProcessStarted(rank=rank.rank, epoch=rank.epoch, pid=rank.child.pid))
 
     def _exited(self, rank: LocalRank, status: int) -> None:
+        self._ensure_spawn_known(rank)
         if not rank.is_running:
-            self._spawn_known(rank)
-            if not rank.is_running:
-                return
+            return
         rank.has_exited = True
         self._stdin.remove(rank.rank)
         view = rank.block.read()

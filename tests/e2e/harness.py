@@ -7,6 +7,7 @@ Readers are threads that only append lines and notify; nothing here polls with a
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import select
@@ -99,7 +100,7 @@ class Job:
         )
         assert self.process.stderr is not None
         # A test that gave a descriptor of its own reads the output itself.
-        self.stdout = Lines(self.process.stdout or Path(os.devnull).open("rb"), "stdout")
+        self.stdout = Lines(self.process.stdout or io.BytesIO(), "stdout")
         self.stderr = Lines(self.process.stderr, "stderr")
 
     def __enter__(self) -> Job:  # noqa: PYI034 (Self needs Python 3.11)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from jlaunch.core.facts import (
     ProcessStopped,
 )
 from jlaunch.core.messages import Output
+from jlaunch.io import process
 from jlaunch.io.clock import SystemClock
 from jlaunch.io.control_block import HostBlock
 from jlaunch.io.guardian_process import GuardianProcess
@@ -155,6 +157,19 @@ def test_a_program_that_cannot_be_executed_is_one_failed_start(host: Host, progr
     assert host.ranks.is_empty
 
 
+def test_a_rank_is_known_to_have_started_before_anything_that_it_does(host: Host) -> None:
+    """Its socket or its block may be read before the status of its spawn: a Join must not be a stranger's."""
+    host.start("sh", "-c", "echo up; exec sleep 1000")
+    (rank,) = host.ranks._ranks.values()
+    assert rank.child is not None
+    assert select.select([rank.child.stdout], [], [], BOUND_S)[0]
+    host.ranks.catch_up(0, 1)
+    assert kinds(host) == [ProcessStarted]
+    host.ranks.catch_up(0, 1)
+    host.wait(lambda: host.output(1) == b"up\n")
+    assert kinds(host) == [ProcessStarted]
+
+
 def test_a_killed_process_is_told_by_its_signal(host: Host) -> None:
     host.start("sleep", "1000")
     os.kill(host.pid(), signal.SIGKILL)
@@ -184,15 +199,11 @@ def test_output_of_a_process_that_left_the_group_does_not_hold_up_the_end(host: 
     host.wait_fact(GroupVanished)
     assert [piece.data for piece in host.sent] == [b"", b""]
     # It is found by the job's token, and ended.
-    from jlaunch.io import process
-
     (stray,) = process.descendants(JOB)
     process.signal_all([stray], signal.SIGKILL)
 
 
 def test_sigkill_reaches_what_left_the_group(host: Host) -> None:
-    from jlaunch.io import process
-
     host.start("sh", "-c", "setsid sleep 1000 & echo ready; wait")
     host.wait(lambda: len(process.descendants(JOB)) == 2)
     host.ranks.signal(SignalGroup(rank=0, epoch=1, signal=signal.SIGKILL))
