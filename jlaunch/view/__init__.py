@@ -1,1 +1,1 @@
-
+"""How it looks. Pure: values in, text out."""

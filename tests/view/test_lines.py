@@ -150,7 +150,7 @@ CHUNKS = st.lists(st.tuples(st.integers(0, 2), TEXT, st.integers(0, 12), st.floa
 def test_any_cutting_loses_nothing_and_tears_no_line(chunks: list[tuple[int, bytes, int, float]]) -> None:
     """Cut anywhere, also inside characters, with any timing: what each rank wrote is what the sheet says."""
     sheet, now, out = LinePrefixer(), 0.0, b""
-    written = {rank: b"" for rank in range(3)}
+    written = dict.fromkeys(range(3), b"")
     for rank, data, cut, pause in chunks:
         for piece in (data[:cut], data[cut:]):
             if piece:
@@ -164,7 +164,7 @@ def test_any_cutting_loses_nothing_and_tears_no_line(chunks: list[tuple[int, byt
     out.decode()
     lines = out.decode().split("\n")
     assert lines.pop() == ""
-    seen = {rank: "" for rank in range(3)}
+    seen = dict.fromkeys(range(3), "")
     for line in lines:
         match = re.fullmatch(r"\[(\d)\] ([^\[\]]*)", line)
         assert match, f"torn: {line!r}"

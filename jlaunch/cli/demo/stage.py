@@ -71,7 +71,7 @@ class Stage:
             start_new_session=True,
         )
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Stage:  # noqa: PYI034 (Self: not in Python 3.10)
         return self
 
     def __exit__(
