@@ -107,6 +107,8 @@ def main(arguments: Sequence[str]) -> int:
         code = jlaunch.main(list(arguments), prog_name="jlaunch", standalone_mode=False)
     except click.exceptions.Exit as error:
         return error.exit_code
+    except click.Abort:
+        return ExitCode.INTERRUPTED
     except click.BadParameter as error:
         return _refuse(_bad_parameter(error))
     except click.ClickException as error:

@@ -356,6 +356,17 @@ def test_help_names_every_option_that_works(capfd: pytest.CaptureFixture[str]) -
     assert "PROGRAM" in capfd.readouterr().out
 
 
+def test_an_interrupt_before_the_job_has_started_is_no_traceback(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jlaunch.runtime.supervisor.run", interrupted)
+    assert main(["train.py"]) == 130
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_parsing_imports_nothing_heavy(here: Path) -> None:
     """What a command costs before it starts anything: click, and the pure core."""
     code = (

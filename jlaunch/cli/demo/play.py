@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 
 import click
@@ -17,6 +19,9 @@ Times are milliseconds since it happened.
 
 def run_demo(policy: str | None) -> int:
     """Play all scenes, or that of ``policy``. Returns 0 if all went as promised, else 1."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Leave by the way that ends the job on the stage.
+        signal.signal(number, lambda got, _: sys.exit(128 + got))
     click.echo(INTRODUCTION)
     began = time.monotonic()
     chosen = [scene for scene in scenes() if policy in (None, scene.policy)]

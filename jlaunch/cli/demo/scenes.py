@@ -18,6 +18,9 @@ LOST = 2
 
 FIRST_EPOCH = 1
 
+MANY_TURNS = 3000
+"""More than are ever reached; still an end, should the demo itself be killed."""
+
 PAUSE_S = 3.0
 """How long the pause that is waited out lasts: three deadlines."""
 
@@ -50,12 +53,12 @@ class Scene:
 def scenes() -> tuple[Scene, ...]:
     """All scenes, in the order in which they are shown."""
     return (
-        Scene("raise", "rank 2 is killed: the others get an exception", (), 100_000, _raise),
+        Scene("raise", "rank 2 is killed: the others get an exception", (), MANY_TURNS, _raise),
         Scene("wait", "rank 2 is paused for 3 s: the others wait, and nothing is lost", (), 60, _wait),
         Scene(
             "restart", "rank 2 is killed: all ranks start again", ("--restart-backoff", "1s"), 60, _restart
         ),
-        Scene("stop", "rank 2 is killed: the others are stopped cleanly", (), 100_000, _stop),
+        Scene("stop", "rank 2 is killed: the others are stopped cleanly", (), MANY_TURNS, _stop),
     )
 
 
