@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,15 @@ def test_there_is_a_scene_for_every_policy_that_works() -> None:
     assert [scene.policy for scene in scenes()] == ["raise", "wait", "restart", "stop"]
 
 
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The signal handlers, as they were before the demo set its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 class Broken(Stage):
     """A stage on which nothing ever happens."""
 
@@ -47,6 +58,7 @@ class Broken(Stage):
         """There is nothing to end."""
 
 
+@pytest.mark.usefixtures("handlers")
 def test_a_broken_word_is_said_and_makes_the_demo_fail(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
