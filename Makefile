@@ -21,7 +21,7 @@ CTEST  := PATH="$(BIN):$$PATH" $(BIN)/ctest
 RUN    := PYTHONPATH="$(CURDIR)" $(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture check format format-check lint types cpp test soak bench package native clean prerequisites
+.PHONY: help demo picture check format format-check lint types cpp test soak bench package native clean prerequisites doctest
 
 help:
 	@sed -n '1,7s/^# \{0,1\}//p' Makefile
@@ -71,7 +71,11 @@ native: $(VENV)/.run
 
 cpp: cpp-plain cpp-address cpp-thread
 
-cpp-plain cpp-address cpp-thread: cpp-%: $(VENV)/.run
+doctest:
+	@c++ -E -include doctest/doctest.h -x c++ /dev/null >/dev/null 2>&1 || { \
+	  echo 'The C++ tests need doctest. On Debian or Ubuntu: apt-get install doctest-dev' >&2; exit 1; }
+
+cpp-plain cpp-address cpp-thread: cpp-%: $(VENV)/.run | doctest
 	@test -f $(BUILD)/$*/build.ninja || $(CMAKE) -S jlaunch/backend -B $(BUILD)/$* -G Ninja \
 	  -DPython_EXECUTABLE=$(BIN)/python -DJLAUNCH_TESTS=ON -DJLAUNCH_EXT=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DJLAUNCH_SANITIZE="$(SANITIZE_$*)"
