@@ -210,7 +210,7 @@ class LocalRanks:
                 self._look(rank)
 
     def catch_up(self, rank_index: int, epoch: int) -> None:
-        """Feed what is known of a rank before a word of its own is: its socket may be faster than its block."""
+        """Feed what is known of a rank before what it says is fed: its socket may be the faster way."""
         rank = self._ranks.get((rank_index, epoch))
         if rank is not None:
             self._look(rank)

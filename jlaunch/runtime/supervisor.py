@@ -1,14 +1,14 @@
 """The head process: starts the agents, drives the job machine, shows the output, ends with its code.
 
-The public face of this module, used by the command line, is ``run``. It spawns the agents before it
-imports anything slow, so that two interpreters load side by side; the loop is in ``supervisor_loop``.
+The public face of this module, used by the command line, is ``run``. It makes the agents before it imports
+what only the supervisor needs, so that both load side by side; the loop is in ``supervisor_loop``.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from jlaunch.core.contract import PROTOCOL_VERSION, ExitCode
 from jlaunch.core.errors import ConfigError, JlaunchError
 from jlaunch.core.spec import JobSpec
 from jlaunch.io.jobs import JobDirectory, JobRecord, remove_stale
-from jlaunch.io.local_agent import LocalAgent
+from jlaunch.io.local_agent import CAN_FORK, LocalAgent
 from jlaunch.runtime.environment import agent_environment, command_line
 
 AGENT_ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent_entry.py")
@@ -53,20 +53,19 @@ def run(spec: JobSpec, *, python: str | None = None, events: str | None = None) 
 
 def _run(spec: JobSpec, python: str | None, events: str | None) -> int:
     directory = JobDirectory.create(_record(spec))
-    spawn_agent = functools.partial(_spawn_agent, agent_environment(os.environ, spec, _terminal_size()))
+    environment = agent_environment(os.environ, spec, _terminal_size())
     agents: dict[int, LocalAgent] = {}
     try:
         for host in range(len(spec.hosts)):
-            agents[host] = spawn_agent()
+            agents[host] = _first_agent(environment)
         from jlaunch.runtime.supervisor_loop import SupervisorLoop
 
-        spec = msgspec.structs.replace(spec, program=command_line(spec.program, python))
         loop = SupervisorLoop(
-            spec,
+            msgspec.structs.replace(spec, program=command_line(spec.program, python)),
             directory.path,
             agents,
             stop_signals=STOP_SIGNALS,
-            spawn_agent=spawn_agent,
+            spawn_agent=lambda: LocalAgent.spawn(AGENT_ENTRY, environment),
             events_path=events,
         )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -78,9 +77,17 @@ def _run(spec: JobSpec, python: str | None, events: str | None) -> int:
         remove_stale()
 
 
-def _spawn_agent(environment: Mapping[str, str]) -> LocalAgent:
+def _first_agent(environment: Mapping[str, str]) -> LocalAgent:
+    """An agent from a process that has nothing running yet: a copy, where that is possible."""
     try:
-        return LocalAgent(AGENT_ENTRY, environment)
+        if not CAN_FORK or threading.active_count() > 1:
+            return LocalAgent.spawn(AGENT_ENTRY, environment)
+        # What both need, once; what only the agent needs it imports while we import our own.
+        import jlaunch.io.link
+        import jlaunch.runtime.driver  # noqa: F401 (its import is its use)
+        from jlaunch.runtime import agent
+
+        return LocalAgent.fork(agent.main, environment)
     except OSError as error:
         raise ConfigError(f"this machine: cannot start the job's agent: {error.strerror}") from error
 

@@ -338,3 +338,18 @@ def test_the_job_is_private() -> None:
         assert not any(re.search(rb"(?i)curve|secret_key", text) for text in secrets)
         job.process.send_signal(signal.SIGINT)
         job.end()
+
+
+def test_a_job_that_restarts_gets_a_new_agent_for_one_that_was_killed() -> None:
+    script = "echo up; [ $JLAUNCH_RESTART_COUNT = 1 ] || exec sleep 1000"
+    with Job(*sh(script), ranks=2, options=("--on-peer-loss", "restart", "--grace", "1s")) as job:
+        wait_up(job, 2)
+        first = agent_pid(job)
+        os.kill(first, signal.SIGKILL)
+        ready = job.wait_events("AgentReady", 2)
+        assert ready[1]["incarnation"] != ready[0]["incarnation"]
+        assert job.end() == 0, job.describe()
+        gone = job.wait_event("HostSwept")
+        again = job.wait_event("RankSpawned", epoch=2)
+        assert gone["at"] <= again["at"], "nobody starts before the guardian has swept"
+        job.assert_nothing_left()
