@@ -34,7 +34,7 @@ inline constexpr std::size_t kHeaderBytes = 65536;
 inline constexpr std::size_t kBellPathBytes = 768;
 
 struct NodeHeader {
-  std::uint32_t magic;
+  std::atomic<std::uint32_t> magic; // set last
   std::uint32_t version;
   /** Offset of the queue area, by directory index; 0 if there is none. */
   std::array<std::atomic<std::uint64_t>, kMaxQueues> queues;

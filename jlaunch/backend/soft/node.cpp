@@ -113,7 +113,7 @@ Node::Node(std::string directory)
   }
   end_ = kHeaderBytes;
   header().version = kNodeVersion;
-  std::atomic_ref(header().magic).store(kNodeMagic, std::memory_order_release);
+  header().magic.store(kNodeMagic, std::memory_order_release);
 }
 
 Node::~Node() {

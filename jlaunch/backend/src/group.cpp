@@ -91,6 +91,28 @@ class Alone final : public Step {
   }
 };
 
+/** Deletes only in the process that made it: a forked child has none of our
+ *  shared memory, and must not close what its parent uses. */
+struct DeleteInMaker {
+  std::uint32_t maker = process_generation();
+
+  template <class T>
+  void operator()(T* made) const {
+    if (process_generation() == maker) {
+      delete made;
+    }
+  }
+};
+
+template <class T>
+using OwnedHere = std::unique_ptr<T, DeleteInMaker>;
+
+template <class T, class... Args>
+OwnedHere<T> make_here(Args&&... args) {
+  return OwnedHere<T>(
+      std::make_unique<T>(std::forward<Args>(args)...).release());
+}
+
 class MeshGroup final : public Group {
  public:
   MeshGroup(GroupConfig config, std::shared_ptr<const VerbsApi> api)
@@ -98,8 +120,11 @@ class MeshGroup final : public Group {
         size_(config.size),
         epoch_(config.epoch),
         bell_(words_of(config)),
-        supervision_(supervision_config(config)),
-        fabric_(std::move(api), fabric_config(config)),
+        supervision_owner_(make_here<Supervision>(supervision_config(config))),
+        fabric_owner_(
+            make_here<Fabric>(std::move(api), fabric_config(config))),
+        supervision_(*supervision_owner_),
+        fabric_(*fabric_owner_),
         loop_(
             fabric_,
             supervision_,
@@ -186,8 +211,10 @@ class MeshGroup final : public Group {
   const BellWords bell_;
 
   std::mutex call_mutex_; // one collective at a time; guards what follows
-  Supervision supervision_;
-  Fabric fabric_;
+  const OwnedHere<Supervision> supervision_owner_;
+  const OwnedHere<Fabric> fabric_owner_;
+  Supervision& supervision_;
+  Fabric& fabric_;
   ProgressLoop<Supervision> loop_;
   MeshScratch scratch_;
   std::uint64_t seq_ = 0;
@@ -203,6 +230,11 @@ class MeshGroup final : public Group {
 void MeshGroup::refuse_if_failed() const {
   if (sticky_.load(std::memory_order_acquire)) {
     throw_failure(failure());
+  }
+  if (process_generation() != fabric_owner_.get_deleter().maker) {
+    throw std::logic_error(
+        "this process is a fork of the rank that formed the group: only that "
+        "rank may use it");
   }
   if (!connected_) {
     throw std::logic_error("the group is not connected yet");

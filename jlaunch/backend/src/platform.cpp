@@ -6,12 +6,12 @@
 #include <thread>
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #if defined(__APPLE__)
 #include <os/os_sync_wait_on_address.h>
-#include <pthread.h>
 #else
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -37,6 +37,14 @@ void* address_of(const std::atomic<std::uint32_t>& word) {
 
 void yield_thread() {
   sched_yield();
+}
+
+std::uint32_t process_generation() {
+  static std::atomic<std::uint32_t> generation{1};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    generation.fetch_add(1, std::memory_order_relaxed);
+  });
+  return registered == 0 ? generation.load(std::memory_order_relaxed) : 0;
 }
 
 #if defined(__APPLE__)

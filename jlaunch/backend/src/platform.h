@@ -81,6 +81,10 @@ void yield_thread();
 /** The kernel's id of the calling thread, as robust futexes hold it. */
 std::uint32_t thread_id();
 
+/** A number that is another one in a forked child: what a parent owns (shared
+ *  mappings, queue pairs) is not the child's to use or to close. Costs a load. */
+std::uint32_t process_generation();
+
 /** Cores that this process may run on, at least 1. */
 int usable_cores();
 

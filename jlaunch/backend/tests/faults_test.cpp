@@ -463,3 +463,24 @@ TEST_CASE("a verdict that is being written by a frozen agent is read past") {
   set(world.meeting->step, 1);
   CHECK(late.wait() == 0);
 }
+
+TEST_CASE("a forked child of a rank can neither use the group nor harm it") {
+  const World world(2);
+  CHECK(run_processes(world, [&](int rank) {
+    auto group = world.join(rank);
+    float value = 1;
+    group->all_sum(&value, &value, 1, Dtype::float32);
+    RANK_CHECK(Process([&] {
+                 bool refused = false;
+                 try {
+                   group->all_sum(&value, &value, 1, Dtype::float32);
+                 } catch (const std::logic_error&) {
+                   refused = true;
+                 }
+                 RANK_CHECK(refused);
+                 group.reset();
+               }).wait() == 0);
+    group->all_sum(&value, &value, 1, Dtype::float32);
+    RANK_CHECK(value == 4);
+  }));
+}
