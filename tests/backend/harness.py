@@ -122,8 +122,7 @@ class StandIn:
                 process.stdin.close()
         for lines in (*self.stdout, *self.stderr):
             lines.join()
-        os.write(self._stop_write, b"x")
-        self._thread.join()
+        self._end_serving()
         self._watch.close()
         self._router.close(linger=0)
         self._context.term()
@@ -192,6 +191,11 @@ class StandIn:
             for route in self._routes.values():
                 self._router.send_multipart([route, encode_to_rank(order)])
 
+    def die(self) -> None:
+        """End as an agent that was killed: its life word is marked, and nobody serves the ranks any more."""
+        self._end_serving()
+        self._watch.close()
+
     def heard(self, kind: type[Join | Formed | InitFailed | Report], rank: int | None = None) -> Any:
         """Wait for a message of ``kind`` (from ``rank``) and return its body."""
 
@@ -222,6 +226,10 @@ class StandIn:
         return b"\n".join(self.stderr[rank].all).decode(errors="replace")
 
     # ---- the agent's part ------------------------------------------------------------------------
+
+    def _end_serving(self) -> None:
+        os.write(self._stop_write, b"x")
+        self._thread.join()
 
     def _each(self) -> list[tuple[int, subprocess.Popen[bytes]]]:
         return list(enumerate(self.ranks))

@@ -384,6 +384,28 @@ def test_sigterm_reaches_a_rank_outside_of_collectives_and_the_verdict_adds_noth
         assert ranks.wait(0) == 1
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        "for _ in range(3): mx.eval(all_sum(x))",
+        "mx.eval(all_sum(x), all_sum(x)); say(ready=1); until(lambda: False)",
+    ],
+)
+def test_without_an_agent_the_rank_gets_control_lost_once(work: str) -> None:
+    # Inside a collective the backend raises it, outside the keeper's SIGTERM does.
+    with StandIn(stopped(work, after="time.sleep(1)"), grace_s=20.0) as ranks:
+        if "ready" in work:
+            ranks.said(0, "ready")
+        else:
+            ranks.until_waiting(0, 3)
+        ranks.die()
+        assert ranks.said(0, "raised") == ["ControlLost"]
+        assert ranks.said(0, "failure") == "ControlLost"
+        assert ranks.said(0, "ran_finally")
+        assert ranks.said(0, "atexit")
+        assert ranks.wait(0) == 1
+
+
 def test_a_handler_of_the_programs_own_stays() -> None:
     program = (
         PRELUDE.replace("group =", "signal.signal(signal.SIGTERM, lambda *_: say(mine=1))\ngroup =")

@@ -1,7 +1,8 @@
 #include "delivery.h"
 
-#include <algorithm>
 #include <charconv>
+#include <system_error>
+#include <utility>
 
 namespace jlaunch {
 
@@ -84,11 +85,6 @@ std::optional<Failure> Delivery::take() {
     }
   }
   return std::nullopt;
-}
-
-bool Delivery::is_open() const {
-  std::lock_guard lock(mutex_);
-  return std::ranges::any_of(losses_, &Loss::open);
 }
 
 void Delivery::set_deferring(const Failure* failure) {

@@ -59,9 +59,6 @@ class Delivery {
    *  the caller raises now. */
   std::optional<Failure> take();
 
-  /** True while a loss waits for take(). */
-  bool is_open() const;
-
   /**
    * Main thread: leaves `failure` to take(), since an exception would not be
    * heard here, and runs `evaluate`, whose collectives fail in silence.

@@ -83,7 +83,7 @@ def check_empty_and_scalar():
     same(mx.distributed.all_sum(mx.array(rank + 1.0)), mx.array(size * (size + 1) / 2))
     same(mx.distributed.all_sum(mx.zeros((0, 3))), mx.zeros((0, 3)))
     same(mx.distributed.all_gather(mx.zeros((0, 3))), mx.zeros((0, 3)))
-    same(mx.distributed.all_gather(mx.array(rank)), mx.arange(size))
+    same(mx.distributed.all_gather(mx.array(rank)).reshape(-1), mx.arange(size))
     same(mx.distributed.all_max(mx.array(rank)), mx.array(size - 1))
 
 
@@ -105,7 +105,10 @@ def check_inputs_that_are_not_contiguous():
         x = view(everyone[rank])
         same(mx.distributed.all_sum(x), summed([view(a) for a in everyone]))
         same(mx.distributed.all_gather(x), mx.concatenate([view(a) for a in everyone]))
-    same(mx.distributed.sum_scatter(everyone[rank].T), summed([a.T for a in everyone])[rank * 4 : (rank + 1) * 4])
+    same(
+        mx.distributed.sum_scatter(everyone[rank].T),
+        summed([a.T for a in everyone])[rank * 4 : (rank + 1) * 4],
+    )
 
 
 def check_donated_inputs():
@@ -137,6 +140,21 @@ def check_streams():
     same(c, expected + 2 * size)
     with mx.stream(second):
         same(mx.distributed.all_sum(x), expected)
+
+
+def check_one_order_on_two_streams():
+    # On rank 0 the first is ready long after the second; the others take them as they were written.
+    slow = mx.new_stream(mx.cpu)
+    for _ in range(3):
+        late = mx.ones((500, 500), stream=slow) / 500
+        for _ in range(20 if rank == 0 else 0):
+            late = mx.matmul(late, mx.ones((500, 500), stream=slow) / 500, stream=slow)
+        first = mx.distributed.all_sum(late, stream=slow)
+        second = mx.distributed.all_max(mx.array([rank]))
+        mx.async_eval(first)
+        mx.eval(second)
+        same(second, mx.array([size - 1]))
+        assert mx.allclose(first, mx.full((500, 500), size / 500)).item()
 
 
 def check_many_queued():
