@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import math
 import os
 import select
 import termios
@@ -16,13 +17,17 @@ from collections import deque
 from collections.abc import Callable
 
 from jlaunch.core.messages import OUTPUT_CHUNK_BYTES, OUTPUT_WINDOW_BYTES, Output
-from jlaunch.runtime.driver import Driver
+from jlaunch.runtime.driver import Driver, Timer
 
 TAIL_LINES = 20
 """Last lines of stderr that are kept per rank, to be shown with the cause of the job's end."""
 
 TAIL_LINE_BYTES = 4096
 """A longer line is cut in the tail; its end says more than its beginning."""
+
+HOLD_S = 0.025
+"""How long the beginning of a line waits for its end here. The supervisor's view holds it for 50 ms more:
+together, with the way between, within the 100 ms in which a prompt must appear."""
 
 STDOUT, STDERR = 1, 2
 
@@ -38,6 +43,7 @@ class OutputPump:
         self._tails: dict[tuple[int, int], _Tail] = {}
         self._paused = False
         self._is_discarding = False
+        self._timer: Timer | None = None
 
     def add(self, rank: int, epoch: int, *, stdout: int, stderr: int) -> None:
         """Take over the two pipes of a rank that was just started."""
@@ -56,6 +62,9 @@ class OutputPump:
             self._paused = False
             for pipe in self._pipes.values():
                 self._watch(pipe)
+                if pipe.rest:
+                    pipe.release_at = self._driver.now() + HOLD_S
+                    self._arm(pipe.release_at)
 
     def discard(self) -> None:
         """Nobody takes the output any more: read it, so that no rank waits in a write, and drop it."""
@@ -92,12 +101,12 @@ class OutputPump:
                 self._driver.unwatch(pipe.fd)
 
     def _read(self, pipe: _Pipe) -> None:
-        self._take(pipe, min(OUTPUT_CHUNK_BYTES, self._credit_bytes))
+        self._take(pipe, OUTPUT_CHUNK_BYTES - len(pipe.rest))
         self._pause_if_out_of_credit()
 
     def _drain(self, pipe: _Pipe, size_bytes: int) -> None:
         while size_bytes > 0 and not pipe.ended:
-            size_bytes -= self._take(pipe, min(OUTPUT_CHUNK_BYTES, size_bytes)) or size_bytes
+            size_bytes -= self._take(pipe, min(OUTPUT_CHUNK_BYTES - len(pipe.rest), size_bytes)) or size_bytes
         if not pipe.ended:
             self._end(pipe)
 
@@ -111,17 +120,45 @@ class OutputPump:
             return 0
         if pipe.stream == STDERR:
             self._tails[(pipe.rank, pipe.epoch)].add(data)
-        if self._is_discarding:
-            return len(data)
-        self._credit_bytes -= len(data)
-        self._send(Output(rank=pipe.rank, epoch=pipe.epoch, stream=pipe.stream, data=data))
+        self._pass_on(pipe, data)
         return len(data)
+
+    def _pass_on(self, pipe: _Pipe, data: bytes, *, is_end: bool = False) -> None:
+        """Send whole lines; the beginning of one is held for a moment, in which its end may come.
+
+        It is not the writer's fault when we stop reading in the middle of a line: the moment counts only
+        while we read. So nobody has to show a line in two pieces because of us.
+        """
+        data = pipe.rest + data
+        end = data.rfind(b"\n") + 1
+        if is_end or (end == 0 and len(data) >= OUTPUT_CHUNK_BYTES):
+            end = len(data)
+        data, pipe.rest = data[:end], data[end:]
+        if data and not self._is_discarding:
+            self._credit_bytes -= len(data)
+            self._send(Output(rank=pipe.rank, epoch=pipe.epoch, stream=pipe.stream, data=data))
+        pipe.release_at = self._driver.now() + HOLD_S if pipe.rest else math.inf
+        self._arm(pipe.release_at)
+
+    def _arm(self, at: float) -> None:
+        if self._timer is None or self._timer.handler is None or at < self._timer.at:
+            self._timer = self._driver.call_at(at, self._release)
+
+    def _release(self) -> None:
+        """Send beginnings of lines that have been held long enough."""
+        if self._paused:
+            return
+        now = self._driver.now()
+        for pipe in [pipe for pipe in self._pipes.values() if pipe.release_at <= now]:
+            self._pass_on(pipe, b"", is_end=True)
+        self._arm(min((pipe.release_at for pipe in self._pipes.values()), default=math.inf))
 
     def _end(self, pipe: _Pipe) -> None:
         pipe.ended = True
         self._driver.unwatch(pipe.fd)
         os.close(pipe.fd)
         del self._pipes[(pipe.rank, pipe.epoch, pipe.stream)]
+        self._pass_on(pipe, b"", is_end=True)
         self._send(Output(rank=pipe.rank, epoch=pipe.epoch, stream=pipe.stream, data=b""))
 
 
@@ -133,6 +170,9 @@ class _Pipe:
         self.epoch = epoch
         self.stream = stream
         self.fd = fd
+        self.rest = b""
+        """The beginning of a line that is held; shorter than a chunk."""
+        self.release_at = math.inf
         self.ended = False
 
 

@@ -137,3 +137,32 @@ def test_a_discarding_pump_reads_on_for_ever_and_sends_nothing(agent: Agent) -> 
     assert agent.output(0, OUT) == b""
     rank.close()
     agent.turns()
+
+
+def test_a_flood_is_cut_between_lines(agent: Agent) -> None:
+    rank = Rank(agent.pump)
+    typed = b"".join(b"line %d\n" % i for i in range(40_000))
+    written = 0
+    while written < len(typed):
+        written += rank.write(OUT, typed[written : written + 2 * OUTPUT_CHUNK_BYTES])
+        agent.turns(1)
+    rank.close()
+    agent.turns(2)
+    assert agent.output(0, OUT) == typed
+    cut = [piece for piece in agent.sent if piece.stream == OUT and piece.data]
+    full = [piece for piece in cut if len(piece.data) > OUTPUT_CHUNK_BYTES - 100]
+    assert full
+    assert all(piece.data.endswith(b"\n") for piece in full)
+
+
+def test_a_line_longer_than_a_chunk_passes(agent: Agent) -> None:
+    rank = Rank(agent.pump)
+    typed = b"short\n" + b"x" * (3 * OUTPUT_CHUNK_BYTES) + b"\nend"
+    written = 0
+    while written < len(typed):
+        written += rank.write(OUT, typed[written:])
+        agent.turns()
+    rank.close()
+    agent.turns(3)
+    assert agent.output(0, OUT) == typed
+    assert all(len(piece.data) <= OUTPUT_CHUNK_BYTES for piece in agent.sent)
