@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.sim.program import SimRank
-from tests.sim.schedule import HEAL_AT_S, Schedule
+from tests.sim.schedule import Schedule
 from tests.sim.world import World
 
 
@@ -23,7 +23,7 @@ def install(schedule: Schedule, world: World) -> None:
             break
     for at, kind, where, span_s in schedule.faults:
         world.at(at, _DO[kind], world, where, span_s)
-    world.at(HEAL_AT_S, heal, world)
+    world.at(schedule.heal_at_s, heal, world)
 
 
 def heal(world: World) -> None:

@@ -319,7 +319,12 @@ class SimAgent:
         host, rng = self.host, self.world.rng
         if (host.cuts_up if side == "up" else host.cuts_down) or rng.random() < host.drop:
             return
-        self.world.after(rng.random() * host.delay_s, self._arrive, side, frame)
+        at = self.world.now + rng.random() * host.delay_s
+        if not host.drop:
+            # A healthy network keeps the order; a lossy one may not.
+            at = max(at, self._last_arrival[side])
+            self._last_arrival[side] = at
+        self.world.at(at, self._arrive, side, frame)
         if host.repeat and rng.random() < host.repeat:
             self.world.after(rng.random() * host.delay_s * 4, self._arrive, side, frame)
 

@@ -19,7 +19,7 @@ from jlaunch.core.agent import AgentMachine
 from jlaunch.core.errors import JlaunchError
 from jlaunch.core.job import JobMachine
 from tests.sim.faults import install
-from tests.sim.schedule import HEAL_AT_S, Schedule, draw
+from tests.sim.schedule import Schedule, draw
 from tests.sim.truth import Violation
 from tests.sim.world import World
 
@@ -40,7 +40,7 @@ def simulate(
     install(schedule, world)
     supervisor = world.supervisor
     supervisor.start()
-    world.run(HEAL_AT_S + BUDGET_S, lambda: supervisor.is_over)
+    world.run(schedule.heal_at_s + BUDGET_S, lambda: supervisor.is_over)
     if not supervisor.is_over:
         raise Violation(f"no end within {BUDGET_S:g} s after the faults: {supervisor.machine.state.name}")
     _check_end(schedule, world)
@@ -57,7 +57,7 @@ def _check_end(schedule: Schedule, world: World) -> None:
     timeouts = schedule.spec.timeouts
     is_quiet = not any(process.is_alive for process in world.processes())
     if not is_quiet:
-        begin = max(world.now, HEAL_AT_S)
+        begin = max(world.now, schedule.heal_at_s)
         world.run(begin + 2 * (timeouts.lease_s + timeouts.grace_s) + 10.0)
     world.truth.check_nothing_left()
 

@@ -43,7 +43,7 @@ class Schedule:
     expected: tuple[int, ...] = ()
     skews: tuple[float, ...] = ()
     loss: float = 0.0
-    is_started_over: bool = False
+    heal_at_s: float = HEAL_AT_S
 
     def plan(self, rank: int, epoch: int) -> RankPlan:
         """The plan of one process; only those of the first epochs are special."""

@@ -98,6 +98,8 @@ class Truth:
         """The question was (or was not) answered in time."""
         if self.has_fault("freeze agent", "freeze host", "kill agent"):
             return
+        if process.losses_are_unclean or process.kind is VerdictKind.STOP:
+            return  # that was the answer
         waited_s = self.world.now - process.asked_at
         if process.frozen_at is None and process.thawed_at <= process.asked_at:
             what = f"rank {process.rank}: question {process.question} stood for {waited_s:.2f} s"
