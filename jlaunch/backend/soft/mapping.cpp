@@ -34,13 +34,12 @@ File::~File() {
   }
 }
 
-File
-File::open_shared(const std::string& path, int flags, std::size_t bytes) {
+File File::open_shared(const std::string& path, int flags, std::size_t bytes) {
   File file(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW));
   if (file.fd() < 0) {
     fail(errno, path);
   }
-  struct stat info {};
+  struct stat info{};
   if (fstat(file.fd(), &info) != 0) {
     fail(errno, path);
   }
@@ -54,7 +53,7 @@ File::open_shared(const std::string& path, int flags, std::size_t bytes) {
 }
 
 std::size_t File::size() const {
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd_, &info) != 0) {
     fail(errno, "fstat");
   }

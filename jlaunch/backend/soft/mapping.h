@@ -34,7 +34,10 @@ class File {
    * Opens a file that another process of this user made: a regular file, ours,
    * not a link, of at least `bytes` bytes. Throws std::system_error.
    */
-  static File open_shared(const std::string& path, int flags, std::size_t bytes);
+  static File open_shared(
+      const std::string& path,
+      int flags,
+      std::size_t bytes);
 
   /** The file's size now. Throws std::system_error. */
   std::size_t size() const;

@@ -32,8 +32,10 @@ SharedRanges& shared_ranges() {
 
 /** The shared pages that hold these bytes, made if need be; null if the memory
  *  cannot be shared. */
-std::shared_ptr<SharedPages>
-share(const std::shared_ptr<Node>& node, void* at, std::size_t bytes) {
+std::shared_ptr<SharedPages> share(
+    const std::shared_ptr<Node>& node,
+    void* at,
+    std::size_t bytes) {
   auto* address = static_cast<std::byte*>(at);
   auto& known = shared_ranges();
   std::scoped_lock lock(known.mutex);

@@ -57,8 +57,11 @@ class SharedPages {
 
 class Region : public abi::ibv_mr {
  public:
-  Region(std::shared_ptr<Node> node, abi::ibv_pd& owner, void* at,
-         std::size_t bytes);
+  Region(
+      std::shared_ptr<Node> node,
+      abi::ibv_pd& owner,
+      void* at,
+      std::size_t bytes);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -92,9 +95,8 @@ class RegionTable {
   void remove(const Region& region);
   /** Null if there is none. The caller keeps it from being deregistered. */
   Region* find(std::uint32_t lkey) const {
-    return lkey < kCapacity
-        ? regions_[lkey].load(std::memory_order_acquire)
-        : nullptr;
+    return lkey < kCapacity ? regions_[lkey].load(std::memory_order_acquire)
+                            : nullptr;
   }
 
  private:

@@ -33,7 +33,7 @@ std::string private_directory() {
         "JLAUNCH_SOFT_DIR is not set: the soft provider needs a private "
         "directory, which jlaunch gives every rank");
   }
-  struct stat info {};
+  struct stat info{};
   if (stat(given, &info) != 0) {
     fail(errno, std::string("JLAUNCH_SOFT_DIR ") + given);
   }
@@ -91,8 +91,11 @@ Node::Node(std::string directory)
   for (int i = 0; i < kNameTries && error == EEXIST; ++i) {
     id_ = random_id();
     const auto path = directory_ + "/" + id_.file_name();
-    File file(::open(
-        path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    File file(
+        ::open(
+            path.c_str(),
+            O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+            0600));
     error = file.fd() >= 0 ? 0 : errno;
     file_ = std::move(file);
   }
@@ -131,9 +134,8 @@ void Node::remove_name() {
 Extent Node::allocate(std::size_t bytes) {
   const auto wanted = whole_pages(std::max<std::size_t>(bytes, 1));
   std::scoped_lock lock(mutex_);
-  const auto fit = std::find_if(free_.begin(), free_.end(), [&](Extent e) {
-    return e.bytes == wanted;
-  });
+  const auto fit = std::find_if(
+      free_.begin(), free_.end(), [&](Extent e) { return e.bytes == wanted; });
   if (fit != free_.end()) {
     const Extent extent = *fit;
     free_.erase(fit);
@@ -171,8 +173,7 @@ std::uint32_t Node::enter_queue(std::uint64_t offset) {
 
 void Node::leave_queue(std::uint32_t qp_num) {
   std::scoped_lock lock(mutex_);
-  header().queues[qp_num & kQueueIndexMask].store(
-      0, std::memory_order_release);
+  header().queues[qp_num & kQueueIndexMask].store(0, std::memory_order_release);
 }
 
 } // namespace jlaunch::soft

@@ -250,8 +250,11 @@ JLAUNCH_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
   return 0;
 }
 
-JLAUNCH_EXPORT ibv_mr*
-ibv_reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int) {
+JLAUNCH_EXPORT ibv_mr* ibv_reg_mr(
+    ibv_pd* pd,
+    void* address,
+    std::size_t bytes,
+    int) {
   auto& domain = static_cast<Domain&>(*pd);
   if (bytes == 0 || bytes > UINT32_MAX) {
     refuse(EINVAL, "a region is 1 to 2^32 - 1 bytes");
@@ -287,8 +290,12 @@ JLAUNCH_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   return 0;
 }
 
-JLAUNCH_EXPORT ibv_cq*
-ibv_create_cq(ibv_context* context, int entries, void* data, void*, int) {
+JLAUNCH_EXPORT ibv_cq* ibv_create_cq(
+    ibv_context* context,
+    int entries,
+    void* data,
+    void*,
+    int) {
   if (entries < 1) {
     refuse(EINVAL, "a completion queue has at least one entry");
     return nullptr;
@@ -346,8 +353,10 @@ JLAUNCH_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   return 0;
 }
 
-JLAUNCH_EXPORT int
-ibv_query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* out) {
+JLAUNCH_EXPORT int ibv_query_port(
+    ibv_context* context,
+    std::uint8_t port,
+    ibv_port_attr* out) {
   if (port != 1) {
     return refuse(EINVAL, "a soft device has one port, number 1");
   }
@@ -384,9 +393,12 @@ JLAUNCH_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   try {
     const int error =
         static_cast<Queue*>(qp)->modify(*attr, static_cast<unsigned>(mask));
-    return error == 0 ? 0 : refuse(error, error == ENOENT
-                                ? "the peer has no such queue pair (any more)"
-                                : "not a step of INIT, RTR, RTS");
+    return error == 0
+        ? 0
+        : refuse(
+              error,
+              error == ENOENT ? "the peer has no such queue pair (any more)"
+                              : "not a step of INIT, RTR, RTS");
   } catch (...) {
     return caught();
   }

@@ -29,8 +29,8 @@ NodeId node_of(const ibv_ah_attr& address) {
   const auto& raw = address.grh.dgid.raw;
   NodeId id;
   id.lid = address.dlid;
-  id.low = (std::uint32_t{raw[13]} << 16) | (std::uint32_t{raw[14]} << 8) |
-      raw[15];
+  id.low =
+      (std::uint32_t{raw[13]} << 16) | (std::uint32_t{raw[14]} << 8) | raw[15];
   return id;
 }
 
@@ -58,7 +58,9 @@ PeerBell::PeerBell(const BellPlace& place) {
   const auto within = place.offset - page;
   const auto bytes = whole_pages(within + sizeof(Bell));
   const auto file = File::open_shared(
-      place.path, O_RDWR, static_cast<std::size_t>(place.offset) + sizeof(Bell));
+      place.path,
+      O_RDWR,
+      static_cast<std::size_t>(place.offset) + sizeof(Bell));
   page_ = Mapping(file, page, bytes, PROT_READ | PROT_WRITE);
   bell_ = reinterpret_cast<Bell*>(page_.data() + within);
 }
@@ -103,8 +105,8 @@ const std::byte* PeerNode::at(std::uint64_t offset, std::uint64_t bytes) {
 
 Mapping PeerNode::map_queue(std::uint32_t qp_num) {
   const auto* header = reinterpret_cast<const NodeHeader*>(view_.data());
-  const auto offset = header->queues[qp_num & kQueueIndexMask].load(
-      std::memory_order_acquire);
+  const auto offset =
+      header->queues[qp_num & kQueueIndexMask].load(std::memory_order_acquire);
   if (offset < kHeaderBytes || offset % page_size() != 0) {
     return {};
   }
@@ -116,8 +118,7 @@ Mapping PeerNode::map_queue(std::uint32_t qp_num) {
   const auto slots = area->slots;
   if (area->qp_num.load(std::memory_order_acquire) != qp_num ||
       !std::has_single_bit(slots) || slots > kMaxDepth || area->depth == 0 ||
-      area->depth > slots ||
-      at(offset, queue_area_bytes(slots)) == nullptr) {
+      area->depth > slots || at(offset, queue_area_bytes(slots)) == nullptr) {
     return {};
   }
   return {file_, offset, whole_pages(queue_area_bytes(slots)), PROT_READ};
@@ -130,7 +131,8 @@ Queue::Queue(
     const BellPlace& bell)
     : ibv_qp{},
       node_(std::move(node)),
-      extent_(node_->allocate(queue_area_bytes(slots_for(wanted.cap.max_send_wr)))),
+      extent_(
+          node_->allocate(queue_area_bytes(slots_for(wanted.cap.max_send_wr)))),
       mapping_(
           node_->file(),
           extent_.offset,
@@ -233,8 +235,8 @@ int Queue::modify(const ibv_qp_attr& attr, unsigned mask) {
     // A used queue pair is not used again: its peer goes on counting.
     error = peer_ == nullptr ? 0 : EINVAL;
   } else if (state == IBV_QPS_RESET && attr.qp_state == IBV_QPS_INIT) {
-    error = has(IBV_QP_PORT | IBV_QP_PKEY_INDEX) && attr.port_num == 1 ? 0
-                                                                       : EINVAL;
+    error =
+        has(IBV_QP_PORT | IBV_QP_PKEY_INDEX) && attr.port_num == 1 ? 0 : EINVAL;
   } else if (state == IBV_QPS_INIT && attr.qp_state == IBV_QPS_RTR) {
     error = has(IBV_QP_AV | IBV_QP_DEST_QPN | IBV_QP_PATH_MTU) ? connect(attr)
                                                                : EINVAL;
@@ -267,8 +269,7 @@ int Queue::post_one(const ibv_send_wr& wr) {
   slot.offset.store(
       region->publish(sge.addr, sge.length), std::memory_order_relaxed);
   slot.length.store(sge.length, std::memory_order_relaxed);
-  const bool signaled =
-      signal_all_ || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
+  const bool signaled = signal_all_ || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
   sends_[posted_ & (send_slots_ - 1)] = {wr.wr_id, sge.length, signaled};
   ++posted_;
   area_->head.store(posted_, std::memory_order_release);

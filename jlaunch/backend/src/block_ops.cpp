@@ -153,7 +153,10 @@ RankSnapshot read_rank(const ControlBlock& block) {
     if (i == kWorldSlot) {
       out.completed_seq = copy.completed_seq;
     }
-    if (copy.wait.collective != Collective::none) {
+    // Out of the loop with a collective in the slot: it failed there. These are
+    // the last words of one that died of it; one that lives waits for nothing.
+    const bool current = out.in_wait || !out.owner_alive;
+    if (copy.wait.collective != Collective::none && current) {
       copy.wait.slot = i;
       out.waits.push_back(std::move(copy.wait));
     }

@@ -50,14 +50,16 @@ BlockWriter::~BlockWriter() {
 }
 
 void BlockWriter::fail() {
-  if (block_ == nullptr) {
-    return;
+  if (block_ != nullptr) {
+    block_->rank_part.in_wait.store(0, std::memory_order_release);
   }
-  lock();
-  store(slot_->collective, static_cast<std::uint32_t>(Collective::none));
-  clear_waiting();
-  unlock();
-  store(block_->rank_part.in_wait, 0U);
+}
+
+void BlockWriter::ring_doorbell() {
+  if (host_ != nullptr) {
+    host_->doorbell.fetch_add(1, std::memory_order_release);
+    futex_wake(host_->doorbell);
+  }
 }
 
 void BlockWriter::waiting(
@@ -81,10 +83,7 @@ void BlockWriter::ask() {
   }
   store(block_->rank_part.question_slot, slot_number_);
   block_->rank_part.question.fetch_add(1, std::memory_order_release);
-  if (host_ != nullptr) {
-    host_->doorbell.fetch_add(1, std::memory_order_release);
-    futex_wake(host_->doorbell);
-  }
+  ring_doorbell();
 }
 
 void BlockWriter::desync(
@@ -99,10 +98,7 @@ void BlockWriter::desync(
   store(part.desync_there, there);
   part.desync_peer.store(
       static_cast<std::uint32_t>(world_rank) + 1, std::memory_order_release);
-  if (host_ != nullptr) {
-    host_->doorbell.fetch_add(1, std::memory_order_release);
-    futex_wake(host_->doorbell);
-  }
+  ring_doorbell();
 }
 
 void BlockWriter::formed(std::uint32_t epoch) {

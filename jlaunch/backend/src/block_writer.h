@@ -38,6 +38,7 @@ class BlockWriter {
     store(slot_->bytes, bytes);
     store(slot_->since_ns, now_ns);
     store(slot_->progress_ns, now_ns);
+    clear_waiting(); // a failed one left it
     unlock();
     store(block_->rank_part.in_wait, 1U);
   }
@@ -63,8 +64,13 @@ class BlockWriter {
     store(block_->rank_part.in_wait, 0U);
   }
 
-  /** It failed: we are out of it, and it counts as not completed. */
+  /** It failed: we are out of it, and it counts as not completed. The slot
+   *  keeps what was waited for, and for whom, until the next one begins: if the
+   *  rank dies of this, these are its last words. */
   void fail();
+
+  /** Wakes the agent: it looks at the blocks of its host. */
+  void ring_doorbell();
 
   /** It waits for these world ranks (a mask of kMaskWords words). */
   void waiting(

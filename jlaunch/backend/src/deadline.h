@@ -67,7 +67,8 @@ class Patience {
     if (!limited()) {
       return longest;
     }
-    return std::clamp(std::min(limit_ / 8, limit_ - waited_), shortest, longest);
+    return std::clamp(
+        std::min(limit_ / 8, limit_ - waited_), shortest, longest);
   }
 
  private:

@@ -51,8 +51,9 @@ constexpr std::array<std::string_view, 9> kReasons{
 
 /** The entry, or "unknown": the number may come from a peer or an agent. */
 template <std::size_t N>
-std::string_view
-entry(const std::array<std::string_view, N>& names, std::size_t index) {
+std::string_view entry(
+    const std::array<std::string_view, N>& names,
+    std::size_t index) {
   return index < N ? names[index] : "unknown";
 }
 

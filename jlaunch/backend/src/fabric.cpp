@@ -54,7 +54,12 @@ Arena::Arena(std::size_t bytes) {
   const auto page = page_size();
   const auto whole = (bytes + page - 1) / page * page;
   void* base = mmap(
-      nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      nullptr,
+      whole,
+      PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANONYMOUS,
+      -1,
+      0);
   if (base == MAP_FAILED) {
     throw std::bad_alloc();
   }
@@ -123,8 +128,8 @@ void Fabric::open_devices() {
       device = devices_.back().get();
       const auto most = device->max_message();
       if (most > sizeof(FrameHeader) && most < stride_) {
-        frame_bytes_ = (most - static_cast<std::uint32_t>(sizeof(FrameHeader))) /
-            64 * 64;
+        frame_bytes_ =
+            (most - static_cast<std::uint32_t>(sizeof(FrameHeader))) / 64 * 64;
       }
     }
     peers_[index(peer)].connection.emplace(*device, peer, kDepth);
@@ -132,8 +137,9 @@ void Fabric::open_devices() {
 }
 
 bool Fabric::has_bell() const {
-  return !devices_.empty() &&
-      std::ranges::all_of(devices_, [](const auto& d) { return d->has_bell(); });
+  return !devices_.empty() && std::ranges::all_of(devices_, [](const auto& d) {
+    return d->has_bell();
+  });
 }
 
 std::byte* Fabric::recv_frame(int peer, FrameIndex frame) const {
@@ -157,8 +163,7 @@ std::vector<std::byte> Fabric::address() const {
   std::memcpy(out.data(), &header, sizeof(header));
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     const auto& connection = peers_[peer].connection;
-    const auto destination =
-        connection ? connection->address() : Destination{};
+    const auto destination = connection ? connection->address() : Destination{};
     std::memcpy(
         out.data() + sizeof(header) + peer * sizeof(Destination),
         &destination,
@@ -237,8 +242,9 @@ void Fabric::complete(const abi::ibv_wc& wc) {
   }
   const auto id = WorkId::unpack(wc.wr_id);
   if (id.peer >= peers_.size() || !peers_[id.peer].connection) {
-    fail(-1, "a completion names nobody: work request " +
-             std::to_string(wc.wr_id));
+    fail(
+        -1,
+        "a completion names nobody: work request " + std::to_string(wc.wr_id));
   } else if (id.kind == WorkId::Kind::send) {
     sent(id);
   } else if (id.kind == WorkId::Kind::recv) {
@@ -366,8 +372,7 @@ Fabric::View Fabric::front(int peer) const {
   }
   const auto* frame = recv_frame(peer, from.inbox[from.popped % kDepth]);
   return {
-      reinterpret_cast<const FrameHeader*>(frame),
-      frame + sizeof(FrameHeader)};
+      reinterpret_cast<const FrameHeader*>(frame), frame + sizeof(FrameHeader)};
 }
 
 void Fabric::pop(int peer) {
@@ -397,8 +402,8 @@ Fabric::View Fabric::held_front(int peer) const {
 
 void Fabric::pop_held(int peer) {
   auto& from = peers_[index(peer)];
-  from.held_bytes -=
-      std::max<std::size_t>(from.held.front().header.length, sizeof(FrameHeader));
+  from.held_bytes -= std::max<std::size_t>(
+      from.held.front().header.length, sizeof(FrameHeader));
   from.held.pop_front();
 }
 
@@ -411,7 +416,7 @@ void Fabric::fail(int peer, std::string what) {
   failure.group = config_.group;
   failure.epoch = config_.epoch;
   failure.detail = (peer >= 0 ? "connection to rank " + std::to_string(peer) +
-                        " (" + api_->provider + "): "
+                            " (" + api_->provider + "): "
                               : "") +
       std::move(what);
   failure_ = std::move(failure);

@@ -121,8 +121,7 @@ class MeshGroup final : public Group {
         epoch_(config.epoch),
         bell_(words_of(config)),
         supervision_owner_(make_here<Supervision>(supervision_config(config))),
-        fabric_owner_(
-            make_here<Fabric>(std::move(api), fabric_config(config))),
+        fabric_owner_(make_here<Fabric>(std::move(api), fabric_config(config))),
         supervision_(*supervision_owner_),
         fabric_(*fabric_owner_),
         loop_(
@@ -130,7 +129,9 @@ class MeshGroup final : public Group {
             supervision_,
             bell_,
             IdlePlan::for_ranks(
-                ranks_here(config), usable_cores(), fabric_.has_bell())),
+                ranks_here(config),
+                usable_cores(),
+                fabric_.has_bell())),
         scratch_(config.size),
         sent_(static_cast<std::size_t>(config.size)),
         received_(static_cast<std::size_t>(config.size)),
@@ -295,13 +296,7 @@ void MeshGroup::all_reduce(
     run(step);
   } else {
     ScatterReduce step(
-        fabric_,
-        scratch_,
-        call,
-        op,
-        ScatterReduce::Result::gathered,
-        in,
-        out);
+        fabric_, scratch_, call, op, ScatterReduce::Result::gathered, in, out);
     run(step);
   }
 }
@@ -359,11 +354,7 @@ void MeshGroup::check_peer(const char* what, int peer) const {
   }
 }
 
-void MeshGroup::send(
-    const void* in,
-    std::size_t count,
-    Dtype dtype,
-    int to) {
+void MeshGroup::send(const void* in, std::size_t count, Dtype dtype, int to) {
   check_peer("send", to);
   std::scoped_lock lock(call_mutex_);
   refuse_if_failed();
@@ -413,14 +404,15 @@ void MeshGroup::abort(Failure failure) {
 
 } // namespace
 
-std::unique_ptr<Group>
-open_group(GroupConfig config, std::shared_ptr<const VerbsApi> api) {
+std::unique_ptr<Group> open_group(
+    GroupConfig config,
+    std::shared_ptr<const VerbsApi> api) {
   if (config.size < 1 || config.rank < 0 || config.rank >= config.size ||
       static_cast<std::size_t>(config.size) > kMaxRanks) {
     throw std::invalid_argument(
         "rank " + std::to_string(config.rank) + " of a group of " +
-        std::to_string(config.size) + " (at most " +
-        std::to_string(kMaxRanks) + ")");
+        std::to_string(config.size) + " (at most " + std::to_string(kMaxRanks) +
+        ")");
   }
   return std::make_unique<MeshGroup>(std::move(config), std::move(api));
 }

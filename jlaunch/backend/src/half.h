@@ -26,7 +26,8 @@ inline std::uint16_t float_to_half(float value) {
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7FFF'FFFFU;
   const std::uint32_t rebased = magnitude - (112U << 23);
-  const std::uint32_t normal = (rebased + 0xFFFU + ((rebased >> 13) & 1U)) >> 13;
+  const std::uint32_t normal =
+      (rebased + 0xFFFU + ((rebased >> 13) & 1U)) >> 13;
   // 0.5's last bit is worth what a subnormal half's is: the addition rounds.
   const std::uint32_t subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -

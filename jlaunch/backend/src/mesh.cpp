@@ -76,8 +76,10 @@ bool MeshStep::in_order(
   return false;
 }
 
-FrameHeader
-MeshStep::header(Stage stage, std::uint32_t chunk, std::size_t bytes) const {
+FrameHeader MeshStep::header(
+    Stage stage,
+    std::uint32_t chunk,
+    std::size_t bytes) const {
   FrameHeader header{};
   header.length = static_cast<std::uint32_t>(bytes);
   header.seq = call().seq;
@@ -340,10 +342,10 @@ bool ScatterReduce::done() const {
 
 bool ScatterReduce::needs(int peer) const {
   const auto count = pieces(peer).count();
-  const bool to_send = scattered_[at(peer)] < count ||
-      (gather_ && results_sent_ < reduced_);
-  const bool to_receive = reduced_ < pieces_of_mine_ ||
-      (gather_ && gathered_[at(peer)] < count);
+  const bool to_send =
+      scattered_[at(peer)] < count || (gather_ && results_sent_ < reduced_);
+  const bool to_receive =
+      reduced_ < pieces_of_mine_ || (gather_ && gathered_[at(peer)] < count);
   return (to_send && !fabric_.room(peer)) || (to_receive && !has_frame(peer));
 }
 
@@ -441,8 +443,7 @@ Receive::Receive(Fabric& fabric, const Call& call, void* out)
 bool Receive::take(Fabric::View view) {
   const FrameHeader& found = *view.header;
   if (found.fingerprint != print_ || found.seq != call().seq) {
-    mismatch_ =
-        Mismatch{call().peer, print_, found.fingerprint, found.seq};
+    mismatch_ = Mismatch{call().peer, print_, found.fingerprint, found.seq};
     return false;
   }
   const auto bytes = pieces_.length(received_);

@@ -54,8 +54,7 @@ class MeshStep : public Step {
       const FrameHeader& header,
       std::uint32_t chunk,
       std::size_t bytes);
-  FrameHeader
-  header(Stage stage, std::uint32_t chunk, std::size_t bytes) const;
+  FrameHeader header(Stage stage, std::uint32_t chunk, std::size_t bytes) const;
   bool room_everywhere() const;
   bool has_frame(int peer) const {
     return static_cast<bool>(fabric_.front(peer));
@@ -74,8 +73,7 @@ class MeshStep : public Step {
 /** A message in pieces: at least one, since even an empty one is sent. */
 class Pieces {
  public:
-  Pieces(std::size_t bytes, std::size_t piece)
-      : bytes_(bytes), piece_(piece) {}
+  Pieces(std::size_t bytes, std::size_t piece) : bytes_(bytes), piece_(piece) {}
 
   std::uint32_t count() const {
     return bytes_ == 0

@@ -66,8 +66,7 @@ bool is_nan(const T& value) {
 template <class T>
 bool is_above(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, Complex>) {
-    return a.real() > b.real() ||
-        (a.real() == b.real() && a.imag() > b.imag());
+    return a.real() > b.real() || (a.real() == b.real() && a.imag() > b.imag());
   } else {
     return a > b;
   }
@@ -138,8 +137,7 @@ void reduce_as(
   }
 }
 
-using Kernel =
-    void (*)(void*, std::span<const std::byte* const>, std::size_t);
+using Kernel = void (*)(void*, std::span<const std::byte* const>, std::size_t);
 
 template <class Type, class SumOp = Sum>
 Kernel kernel_for(ReduceOp op) {

@@ -126,6 +126,7 @@ std::optional<Failure> Supervision::stopped(const Step& step) {
   Failure failure = describe(Failure::Kind::job_stopping, step);
   failure.detail = "the job is being stopped (in " + name_of(step.call()) + ")";
   writer_.fail();
+  writer_.ring_doorbell(); // SIGTERM waits for us to leave
   return failure;
 }
 
@@ -235,8 +236,7 @@ void Supervision::publish_waiting(const Step& step) {
     }
   }
   if (!published_ || mask != waiting_for_) {
-    const auto waited =
-        static_cast<std::uint64_t>(patience_.waited().count());
+    const auto waited = static_cast<std::uint64_t>(patience_.waited().count());
     writer_.waiting(mask, patience_.now_ns() - waited);
     waiting_for_ = mask;
     published_ = true;

@@ -26,8 +26,9 @@ constexpr std::uint8_t kPort = 1;
 }
 
 /** dlopen of the first name that works; `tried` collects the reasons. */
-std::shared_ptr<void>
-open_library(std::span<const char* const> names, std::string& tried) {
+std::shared_ptr<void> open_library(
+    std::span<const char* const> names,
+    std::string& tried) {
   for (const char* name : names) {
     if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
       return {handle, [](void* h) { dlclose(h); }};
@@ -222,8 +223,7 @@ Device::Device(std::shared_ptr<const VerbsApi> api, const Config& config)
     throw_verbs(*api_, "ibv_alloc_pd", errno, name_);
   }
   cq_ = {
-      api_->create_cq(
-          context_.get(), config.completions, nullptr, nullptr, 0),
+      api_->create_cq(context_.get(), config.completions, nullptr, nullptr, 0),
       api_->destroy_cq};
   if (cq_.get() == nullptr) {
     throw_verbs(*api_, "ibv_create_cq", errno, name_);
@@ -259,7 +259,8 @@ void Device::open(const std::string& wanted) {
     known += (known.empty() ? "" : ", ") + name;
   }
   fail(
-      api_->provider + " has no device " + (wanted.empty() ? "at all" : wanted) +
+      api_->provider + " has no device " +
+      (wanted.empty() ? "at all" : wanted) +
       "; it has: " + (known.empty() ? "none" : known) +
       ". Names may change after a reboot or re-cabling: check ibv_devices "
       "against the hosts file");

@@ -33,8 +33,8 @@ bool VerdictReader::read(Verdict& out) {
   const auto before = part.lock.load(std::memory_order_acquire);
   Verdict copied = copy();
   std::atomic_thread_fence(std::memory_order_acquire);
-  const bool whole = (before & 1U) == 0 &&
-      part.lock.load(std::memory_order_relaxed) == before;
+  const bool whole =
+      (before & 1U) == 0 && part.lock.load(std::memory_order_relaxed) == before;
   if (!whole && ++torn_ < kPatience) {
     return false;
   }

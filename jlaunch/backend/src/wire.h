@@ -50,11 +50,12 @@ static_assert(std::is_trivially_copyable_v<FrameHeader>);
  * can name both: kind (8 bits), dtype (8), count (48). A recv has the
  * fingerprint of the send that it matches.
  */
-constexpr std::uint64_t
-fingerprint(Collective kind, Dtype dtype, std::uint64_t count) {
+constexpr std::uint64_t fingerprint(
+    Collective kind,
+    Dtype dtype,
+    std::uint64_t count) {
   return (static_cast<std::uint64_t>(kind) << 56) |
-      (static_cast<std::uint64_t>(dtype) << 48) |
-      (count & 0xFFFF'FFFF'FFFF);
+      (static_cast<std::uint64_t>(dtype) << 48) | (count & 0xFFFF'FFFF'FFFF);
 }
 
 constexpr Collective kind_of(std::uint64_t fingerprint) {

@@ -92,7 +92,8 @@ void print(
     const char* what,
     const std::vector<double>& bare,
     const std::vector<double>& supervised) {
-  std::printf("%s, ns per collective, %zu batches of %d\n", what, bare.size(), kBatch);
+  std::printf(
+      "%s, ns per collective, %zu batches of %d\n", what, bare.size(), kBatch);
   std::printf("  %-12s %8s %8s %8s\n", "", "p10", "p50", "p90");
   const auto row = [](const char* name, const std::vector<double>& samples) {
     std::printf(
@@ -196,7 +197,6 @@ int main(int argc, char** argv) {
   }
   alone(World(1), rounds);
   const World world(2);
-  return run_processes(world, [&](int rank) { pair(world, rank, rounds); })
-      ? 0
-      : 1;
+  return run_processes(world, [&](int rank) { pair(world, rank, rounds); }) ? 0
+                                                                            : 1;
 }

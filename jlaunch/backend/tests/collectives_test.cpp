@@ -27,15 +27,26 @@ using Bytes = std::vector<std::byte>;
 using Complex = std::complex<float>;
 
 constexpr std::array kAllDtypes{
-    Dtype::bool_,   Dtype::uint8,   Dtype::uint16,   Dtype::uint32,
-    Dtype::uint64,  Dtype::int8,    Dtype::int16,    Dtype::int32,
-    Dtype::int64,   Dtype::float16, Dtype::float32,  Dtype::float64,
-    Dtype::bfloat16, Dtype::complex64};
+    Dtype::bool_,
+    Dtype::uint8,
+    Dtype::uint16,
+    Dtype::uint32,
+    Dtype::uint64,
+    Dtype::int8,
+    Dtype::int16,
+    Dtype::int32,
+    Dtype::int64,
+    Dtype::float16,
+    Dtype::float32,
+    Dtype::float64,
+    Dtype::bfloat16,
+    Dtype::complex64};
 
 /** Numbers that look random and are the same in every process. */
 class Numbers {
  public:
-  explicit Numbers(std::uint64_t seed) : state_(seed * 2654435761U + 88172645) {}
+  explicit Numbers(std::uint64_t seed)
+      : state_(seed * 2654435761U + 88172645) {}
   std::uint64_t next() {
     state_ ^= state_ << 13;
     state_ ^= state_ >> 7;
@@ -54,8 +65,9 @@ Bytes input_of(int rank, Dtype dtype, std::size_t count, std::uint64_t salt) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto raw = numbers.next();
     const bool nan = raw % 97 == 0;
-    const float value = nan ? std::nanf("")
-                            : static_cast<float>(static_cast<int>(raw % 2000) - 1000) / 8;
+    const float value = nan
+        ? std::nanf("")
+        : static_cast<float>(static_cast<int>(raw % 2000) - 1000) / 8;
     std::byte* at = out.data() + i * size_of(dtype);
     const auto put = [at](auto v) { std::memcpy(at, &v, sizeof(v)); };
     switch (dtype) {
@@ -120,7 +132,8 @@ T combine(Collective kind, T a, T b) {
     return (kind == Collective::all_max) == less(a, b) ? b : a;
   }
   if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+    return static_cast<T>(
+        static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
   } else {
     return a + b;
   }
@@ -167,7 +180,9 @@ bool right(
   };
   switch (dtype) {
     case Dtype::bool_: {
-      const auto load = [](std::uint8_t v) { return static_cast<std::uint32_t>(v); };
+      const auto load = [](std::uint8_t v) {
+        return static_cast<std::uint32_t>(v);
+      };
       const auto store = [](std::uint32_t v) {
         return static_cast<std::uint8_t>(v != 0 ? 1 : 0);
       };
@@ -203,8 +218,11 @@ bool right(
   return false;
 }
 
-std::vector<Bytes>
-inputs_of(int ranks, Dtype dtype, std::size_t count, std::uint64_t salt) {
+std::vector<Bytes> inputs_of(
+    int ranks,
+    Dtype dtype,
+    std::size_t count,
+    std::uint64_t salt) {
   std::vector<Bytes> inputs;
   for (int rank = 0; rank < ranks; ++rank) {
     inputs.push_back(input_of(rank, dtype, count, salt));
@@ -242,8 +260,16 @@ void reduce_with(
  *  algorithm (32 KiB), one frame, several and a bit. */
 std::vector<std::size_t> counts_for(Dtype dtype, std::size_t frame) {
   const auto item = size_of(dtype);
-  return {0, 1, 7, 1000, 32768 / item, 32768 / item + 1, frame / item,
-          frame / item + 1, 3 * frame / item + 13};
+  return {
+      0,
+      1,
+      7,
+      1000,
+      32768 / item,
+      32768 / item + 1,
+      frame / item,
+      frame / item + 1,
+      3 * frame / item + 13};
 }
 
 constexpr std::size_t kFrame = 128 << 10; // up to four ranks
@@ -284,16 +310,18 @@ void move_everything(Group& group, Dtype dtype, std::size_t count) {
   Bytes all(ranks * count * item);
   group.all_gather(inputs[me].data(), all.data(), count, dtype);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    RANK_CHECK(std::equal(
-        inputs[rank].begin(),
-        inputs[rank].end(),
-        all.begin() + static_cast<std::ptrdiff_t>(rank * count * item)));
+    RANK_CHECK(
+        std::equal(
+            inputs[rank].begin(),
+            inputs[rank].end(),
+            all.begin() + static_cast<std::ptrdiff_t>(rank * count * item)));
   }
   const auto total = count * ranks;
   const auto wide = inputs_of(size, dtype, total, count + 2000);
   Bytes part(count * item);
   group.sum_scatter(wide[me].data(), part.data(), total, dtype);
-  RANK_CHECK(right(Collective::sum_scatter, dtype, wide, part, me * count, count));
+  RANK_CHECK(
+      right(Collective::sum_scatter, dtype, wide, part, me * count, count));
   // Round the ring: even ranks send first, so that nobody waits in a circle.
   const int right_of = (group.rank() + 1) % size;
   const int left_of = (group.rank() + size - 1) % size;
@@ -314,7 +342,8 @@ void move_everything(Group& group, Dtype dtype, std::size_t count) {
 
 } // namespace
 
-TEST_CASE("reductions of every dtype and size are right, and the same everywhere") {
+TEST_CASE(
+    "reductions of every dtype and size are right, and the same everywhere") {
   for (int size = 2; size <= 5; ++size) {
     CAPTURE(size);
     const World world(size);
@@ -339,8 +368,8 @@ TEST_CASE("gather, scatter, send and receive move the right bytes") {
     CHECK(run_processes(world, [&](int rank) {
       const auto group = world.join(rank);
       for (const auto dtype : kAllDtypes) {
-        for (const std::size_t count : {std::size_t{0}, std::size_t{1},
-                                        std::size_t{1000}}) {
+        for (const std::size_t count :
+             {std::size_t{0}, std::size_t{1}, std::size_t{1000}}) {
           move_everything(*group, dtype, count);
         }
       }

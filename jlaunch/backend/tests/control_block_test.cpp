@@ -47,6 +47,8 @@ TEST_CASE("block: a slot says which collective the group is in") {
   writer.fail();
   CHECK(slot.completed_seq == 7);
   CHECK(part.in_wait == 0);
+  CHECK(slot.seq == 8); // what it failed in is still to be read
+  CHECK(slot.collective == static_cast<std::uint32_t>(Collective::all_sum));
   CHECK(slot.lock % 2 == 0);
 }
 
@@ -68,8 +70,7 @@ TEST_CASE("block: slots are claimed, given back, and run out") {
   Shared<ControlBlock> block;
   std::vector<std::unique_ptr<BlockWriter>> writers;
   for (std::uint64_t group = 1; group < kGroupSlots; ++group) {
-    writers.push_back(
-        std::make_unique<BlockWriter>(&*block, nullptr, group));
+    writers.push_back(std::make_unique<BlockWriter>(&*block, nullptr, group));
   }
   CHECK_THROWS_AS(BlockWriter(&*block, nullptr, 99), std::length_error);
   writers.pop_back();
@@ -123,7 +124,8 @@ TEST_CASE("block: with no block nothing is written, and nothing breaks") {
   CHECK_FALSE(VerdictReader(nullptr).changed());
 }
 
-TEST_CASE("verdict: read whole, once per change; past a frozen writer, in the end") {
+TEST_CASE(
+    "verdict: read whole, once per change; past a frozen writer, in the end") {
   const TempDir dir;
   const BlockFile file(dir, 0);
   VerdictReader reader(&file.block());

@@ -75,8 +75,8 @@ int query_port(ibv_context*, std::uint8_t, ibv_port_attr* out) {
 }
 
 int modify_qp(ibv_qp*, ibv_qp_attr* attr, int) {
-  const bool wrong_gid = attr->qp_state == IBV_QPS_RTR &&
-      attr->ah_attr.grh.sgid_index != 3;
+  const bool wrong_gid =
+      attr->qp_state == IBV_QPS_RTR && attr->ah_attr.grh.sgid_index != 3;
   return wrong_gid ? 22 : alive->modify_error;
 }
 

@@ -30,7 +30,9 @@ struct FakeVerbs {
   int modify_error = 0;
 
   /** Completes the oldest receive with this frame. */
-  void deliver(const FrameHeader& header, const std::vector<std::byte>& payload);
+  void deliver(
+      const FrameHeader& header,
+      const std::vector<std::byte>& payload);
   /** The same with a byte count of the test's choice. */
   void deliver_bytes(
       const FrameHeader& header,

@@ -161,7 +161,8 @@ TEST_CASE("SIGKILL of a rank: the survivors raise PeerLost, and stay failed") {
   }
 }
 
-TEST_CASE("a pause changes nothing; those who wait rest; the question is answered") {
+TEST_CASE(
+    "a pause changes nothing; those who wait rest; the question is answered") {
   for (const std::size_t count : {std::size_t{1000}, kBig}) {
     CAPTURE(count);
     World world(3);
@@ -373,8 +374,7 @@ TEST_CASE("a rank that left in peace is missed only by what needs it") {
   }
   CHECK(ranks[2].wait() == 0);
   for (const std::size_t rank : {0U, 1U}) {
-    world.blocks[rank]->say(
-        VerdictKind::raise, {{2, Reason::exited, 1, true}});
+    world.blocks[rank]->say(VerdictKind::raise, {{2, Reason::exited, 1, true}});
   }
   set(world.meeting->step, 1);
   for (const std::size_t rank : {0U, 1U}) {

@@ -70,8 +70,7 @@ FrameHeader sum_frame(std::uint64_t seq) {
 }
 
 /** The wr_id of the first send, before it was made. */
-constexpr std::uint64_t kFirstSend =
-    WorkId{WorkId::Kind::send, 1, 0}.pack();
+constexpr std::uint64_t kFirstSend = WorkId{WorkId::Kind::send, 1, 0}.pack();
 
 } // namespace
 
@@ -82,7 +81,8 @@ TEST_CASE("scripted: a collective is done when its frames and sends are") {
   CHECK(script.sum(1) == 42);
 }
 
-TEST_CASE("scripted: on hardware a call's sends must have left before it returns") {
+TEST_CASE(
+    "scripted: on hardware a call's sends must have left before it returns") {
   Scripted script;
   script.verbs.deliver(sum_frame(1), payload(41));
   const auto failure = script.failure_of([&] { script.sum(1); });
@@ -91,7 +91,8 @@ TEST_CASE("scripted: on hardware a call's sends must have left before it returns
   CHECK(failure.lost[0].rank == 1);
 }
 
-TEST_CASE("scripted: a failed completion is a failure, whatever its other fields") {
+TEST_CASE(
+    "scripted: a failed completion is a failure, whatever its other fields") {
   Scripted script;
   script.verbs.deliver(sum_frame(1), payload(41));
   script.verbs.completions.back().status = abi::IBV_WC_RETRY_EXC_ERR;
@@ -107,8 +108,7 @@ TEST_CASE("scripted: a failed completion is a failure, whatever its other fields
 TEST_CASE("scripted: an error status with a wr_id of nobody does no harm") {
   Scripted script;
   script.verbs.complete(~std::uint64_t{0}, abi::IBV_WC_FATAL_ERR);
-  CHECK(
-      script.failure_of([&] { script.sum(1); }).kind == Failure::Kind::verbs);
+  CHECK(script.failure_of([&] { script.sum(1); }).kind == Failure::Kind::verbs);
 }
 
 TEST_CASE("scripted: completions that cannot be are failures") {
@@ -184,8 +184,7 @@ TEST_CASE("scripted: frames of an old epoch or another group are dropped") {
 TEST_CASE("scripted: a desync names both calls") {
   Shared<ControlBlock> block;
   Scripted script(100ms, &*block);
-  const auto there =
-      frame_from_peer(Collective::all_max, Dtype::int32, 1, 1);
+  const auto there = frame_from_peer(Collective::all_max, Dtype::int32, 1, 1);
   script.verbs.deliver(there, payload(0));
   const auto failure = script.failure_of([&] { script.sum(1); });
   CHECK(failure.kind == Failure::Kind::peer_lost);
@@ -209,7 +208,9 @@ TEST_CASE("scripted: the same call with another number is a desync too") {
   CHECK(failure.lost[0].reason == Reason::desync);
 }
 
-TEST_CASE("scripted: a message does not count as a desync, nor a wrong one as a message") {
+TEST_CASE(
+    "scripted: a message does not count as a desync, nor a wrong one as a "
+    "message") {
   Scripted script;
   auto message = frame_from_peer(Collective::send, Dtype::float32, 1, 1);
   script.verbs.deliver(message, payload(7));

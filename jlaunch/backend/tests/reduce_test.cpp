@@ -29,12 +29,11 @@ double decode(std::uint16_t bits, int exponent_bits, int mantissa_bits) {
     return mantissa != 0 ? std::nan("")
                          : sign * std::numeric_limits<double>::infinity();
   }
-  return exponent == 0
-      ? sign * std::ldexp(mantissa, 1 - bias - mantissa_bits)
-      : sign *
-          std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+  return exponent == 0 ? sign * std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                       : sign *
+          std::ldexp((1 << mantissa_bits) + mantissa,
+                     exponent - bias - mantissa_bits);
 }
-
 
 template <class T>
 std::vector<T> reduced(
@@ -66,7 +65,8 @@ TEST_CASE("every float16 and bfloat16 is read as what it means") {
     }
     if (std::isnan(bfloat)) {
       REQUIRE(std::isnan(bfloat_to_float(bits)));
-      REQUIRE(std::isnan(bfloat_to_float(float_to_bfloat(bfloat_to_float(bits)))));
+      REQUIRE(
+          std::isnan(bfloat_to_float(float_to_bfloat(bfloat_to_float(bits)))));
     } else {
       REQUIRE(static_cast<double>(bfloat_to_float(bits)) == bfloat);
       REQUIRE(float_to_bfloat(bfloat_to_float(bits)) == bits);
@@ -106,8 +106,10 @@ TEST_CASE("inputs are combined in order") {
   const std::vector<float> big{1e8F};
   const std::vector<float> minus{-1e8F};
   const std::vector<float> one{1.0F};
-  CHECK(reduced<float>(ReduceOp::sum, Dtype::float32, {big, minus, one})[0] == 1);
-  CHECK(reduced<float>(ReduceOp::sum, Dtype::float32, {one, big, minus})[0] == 0);
+  CHECK(
+      reduced<float>(ReduceOp::sum, Dtype::float32, {big, minus, one})[0] == 1);
+  CHECK(
+      reduced<float>(ReduceOp::sum, Dtype::float32, {one, big, minus})[0] == 0);
 }
 
 TEST_CASE("NaN wins max and min, whoever has it") {
@@ -122,8 +124,9 @@ TEST_CASE("NaN wins max and min, whoever has it") {
       std::vector<std::vector<std::uint16_t>> halves(
           3, {float_to_half(1.0F), float_to_half(2.0F)});
       halves[who][1] = 0x7E01;
-      CHECK(std::isnan(half_to_float(
-          reduced<std::uint16_t>(op, Dtype::float16, halves)[1])));
+      CHECK(
+          std::isnan(half_to_float(
+              reduced<std::uint16_t>(op, Dtype::float16, halves)[1])));
     }
   }
 }
@@ -146,18 +149,35 @@ TEST_CASE("bool: sum and max are OR, min is AND, and any non-zero is true") {
   const std::vector<std::uint8_t> a{0, 0, 1, 2};
   const std::vector<std::uint8_t> b{0, 1, 0, 255};
   using Bytes = std::vector<std::uint8_t>;
-  CHECK(reduced<std::uint8_t>(ReduceOp::sum, Dtype::bool_, {a, b}) == Bytes{0, 1, 1, 1});
-  CHECK(reduced<std::uint8_t>(ReduceOp::max, Dtype::bool_, {a, b}) == Bytes{0, 1, 1, 1});
-  CHECK(reduced<std::uint8_t>(ReduceOp::min, Dtype::bool_, {a, b}) == Bytes{0, 0, 0, 1});
+  CHECK(
+      reduced<std::uint8_t>(ReduceOp::sum, Dtype::bool_, {a, b}) ==
+      Bytes{0, 1, 1, 1});
+  CHECK(
+      reduced<std::uint8_t>(ReduceOp::max, Dtype::bool_, {a, b}) ==
+      Bytes{0, 1, 1, 1});
+  CHECK(
+      reduced<std::uint8_t>(ReduceOp::min, Dtype::bool_, {a, b}) ==
+      Bytes{0, 0, 0, 1});
 }
 
 TEST_CASE("integers wrap around") {
-  CHECK(reduced<std::int32_t>(ReduceOp::sum, Dtype::int32, {{INT32_MAX}, {1}})[0] == INT32_MIN);
-  CHECK(reduced<std::int8_t>(ReduceOp::sum, Dtype::int8, {{127}, {1}})[0] == -128);
-  CHECK(reduced<std::int64_t>(ReduceOp::sum, Dtype::int64, {{INT64_MIN}, {-1}})[0] == INT64_MAX);
-  CHECK(reduced<std::uint16_t>(ReduceOp::sum, Dtype::uint16, {{65535}, {2}})[0] == 1);
-  CHECK(reduced<std::int64_t>(ReduceOp::max, Dtype::int64, {{-5}, {3}})[0] == 3);
-  CHECK(reduced<std::uint64_t>(ReduceOp::min, Dtype::uint64, {{UINT64_MAX}, {3}})[0] == 3);
+  CHECK(
+      reduced<std::int32_t>(
+          ReduceOp::sum, Dtype::int32, {{INT32_MAX}, {1}})[0] == INT32_MIN);
+  CHECK(
+      reduced<std::int8_t>(ReduceOp::sum, Dtype::int8, {{127}, {1}})[0] ==
+      -128);
+  CHECK(
+      reduced<std::int64_t>(
+          ReduceOp::sum, Dtype::int64, {{INT64_MIN}, {-1}})[0] == INT64_MAX);
+  CHECK(
+      reduced<std::uint16_t>(ReduceOp::sum, Dtype::uint16, {{65535}, {2}})[0] ==
+      1);
+  CHECK(
+      reduced<std::int64_t>(ReduceOp::max, Dtype::int64, {{-5}, {3}})[0] == 3);
+  CHECK(
+      reduced<std::uint64_t>(
+          ReduceOp::min, Dtype::uint64, {{UINT64_MAX}, {3}})[0] == 3);
 }
 
 TEST_CASE("the output may be one of the inputs") {

@@ -59,7 +59,12 @@ class Pages {
  private:
   static std::byte* make(std::size_t bytes) {
     void* pages = mmap(
-        nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        nullptr,
+        bytes,
+        PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS,
+        -1,
+        0);
     if (pages == MAP_FAILED) {
       throw std::system_error(errno, std::generic_category(), "mmap");
     }
@@ -141,7 +146,8 @@ struct Setting {
 
 } // namespace
 
-TEST_CASE("soft: a message waits until a buffer is posted, and keeps its order") {
+TEST_CASE(
+    "soft: a message waits until a buffer is posted, and keeps its order") {
   const SoftDir dir;
   Side a;
   Side b;
@@ -370,7 +376,8 @@ TEST_CASE("soft: a peer that is not there is refused, with words") {
 TEST_CASE("soft: the directory must be given, exist, and be private") {
   const auto open = [] { const Side side; };
   unsetenv("JLAUNCH_SOFT_DIR");
-  CHECK(detail_of(open).find("JLAUNCH_SOFT_DIR is not set") != std::string::npos);
+  CHECK(
+      detail_of(open).find("JLAUNCH_SOFT_DIR is not set") != std::string::npos);
   const SoftDir dir;
   ::chmod(dir.dir.path().c_str(), 0755);
   CHECK(detail_of(open).find("mode 0700") != std::string::npos);
@@ -385,15 +392,18 @@ TEST_CASE("soft: an unknown device is named, with those that exist") {
   Device::Config config;
   config.arena = pages.span();
   config.name = "rdma_en9";
-  const auto detail =
-      detail_of([&] { const Device device(load_verbs(soft_library()), config); });
+  const auto detail = detail_of(
+      [&] { const Device device(load_verbs(soft_library()), config); });
   CHECK(detail.find("rdma_en9") != std::string::npos);
   CHECK(detail.find("soft0, soft1") != std::string::npos);
-  CHECK(detail_of([] { load_verbs("/nonexistent.so"); }).find("--verbs soft") !=
-        std::string::npos);
+  CHECK(detail_of([] {
+          load_verbs("/nonexistent.so");
+        }).find("--verbs soft") != std::string::npos);
 }
 
-TEST_CASE("soft: names go when all are connected, when closed, or with the directory") {
+TEST_CASE(
+    "soft: names go when all are connected, when closed, or with the "
+    "directory") {
   const SoftDir dir;
   {
     Side a;
@@ -426,9 +436,8 @@ TEST_CASE("soft: a full file system is an error, not a SIGBUS") {
           const Pages pages(8 << 20);
           Device::Config config;
           config.arena = pages.span();
-          const auto detail = detail_of([&] {
-            const Device device(load_verbs(soft_library()), config);
-          });
+          const auto detail = detail_of(
+              [&] { const Device device(load_verbs(soft_library()), config); });
           RANK_CHECK(detail.find("ibv_reg_mr") != std::string::npos);
           RANK_CHECK(detail.find("no space") != std::string::npos);
         }).wait() == 0);

@@ -57,7 +57,12 @@ std::size_t TempDir::entries() const {
 
 void* shared_pages(std::size_t bytes) {
   void* pages = mmap(
-      nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      nullptr,
+      bytes,
+      PROT_READ | PROT_WRITE,
+      MAP_SHARED | MAP_ANONYMOUS,
+      -1,
+      0);
   if (pages == MAP_FAILED) {
     fail("mmap");
   }
@@ -143,9 +148,8 @@ BlockFile::~BlockFile() {
   unlink(path_.c_str());
 }
 
-void BlockFile::say(
-    VerdictKind kind,
-    const std::vector<LossEntry>& losses) const {
+void BlockFile::say(VerdictKind kind, const std::vector<LossEntry>& losses)
+    const {
   auto& part = block_->verdict;
   const auto number = part.verdict.load() + 1;
   part.lock.fetch_add(1);

@@ -90,8 +90,10 @@ struct Meeting {
 
   /** The `round`-th barrier of `size` ranks. */
   void barrier(int size, std::uint32_t round);
-  std::vector<std::vector<std::byte>>
-  exchange(int rank, int size, const std::vector<std::byte>& address);
+  std::vector<std::vector<std::byte>> exchange(
+      int rank,
+      int size,
+      const std::vector<std::byte>& address);
 };
 
 /** A control block in a file, and the agent's pen. */

@@ -11,16 +11,15 @@
 
 namespace {
 
-#define SAME_SIZE(type) \
+#define SAME_SIZE(type)                                               \
   static_assert(sizeof(jlaunch::abi::type) == sizeof(struct ::type)); \
   static_assert(alignof(jlaunch::abi::type) == alignof(struct ::type))
-#define SAME_PLACE(type, field) \
-  static_assert( \
+#define SAME_PLACE(type, field)                                               \
+  static_assert(                                                              \
       offsetof(jlaunch::abi::type, field) == offsetof(struct ::type, field)); \
-  static_assert( \
-      sizeof(jlaunch::abi::type::field) == sizeof(::type::field))
+  static_assert(sizeof(jlaunch::abi::type::field) == sizeof(::type::field))
 #define SAME_VALUE(name) \
-  static_assert( \
+  static_assert(         \
       static_cast<long>(jlaunch::abi::name) == static_cast<long>(::name))
 
 static_assert(sizeof(jlaunch::abi::ibv_gid) == sizeof(union ::ibv_gid));
