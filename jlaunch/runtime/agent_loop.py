@@ -117,7 +117,7 @@ class AgentLoop:
 
     def _open_sockets(self, endpoint: str) -> None:
         self._driver.on_signals((signal.SIGCHLD,), lambda _: self._reap())
-        self._driver.on_signals((signal.SIGTERM,), lambda _: self._supervisor_gone())
+        self._driver.on_signals((signal.SIGTERM,), lambda _: self._end_alone())
         self._driver.watch(self._link.socket, self._receive)
         self._ranks_link = RanksLink(self._context)
         self._ranks_link.bind(self._path(HostFiles.RANKS_SOCKET))
@@ -161,10 +161,17 @@ class AgentLoop:
             self._guardian.replace()
 
     def _supervisor_gone(self) -> None:
-        """The pipe from the supervisor has ended, or somebody asks us to end: either way nobody listens."""
+        """The pipe from the supervisor has ended: nobody listens any more."""
+        self._pump.discard()
+        self._end_alone()
+
+    def _end_alone(self) -> None:
+        """End as if the supervisor were gone; also when somebody else asks us to, with SIGTERM.
+
+        Then what happens to the ranks is no news for the supervisor to judge: it has lost control of them.
+        """
         self._is_alone = True
         self._driver.unwatch(0)
-        self._pump.discard()
         self._machine.feed(SupervisorGone())
 
     # ---- deeds out -------------------------------------------------------------------------------
@@ -220,6 +227,8 @@ class AgentLoop:
                 file.write(content)
 
     def _send(self, body: AgentEvent | Output | StdinTaken) -> None:
+        if self._is_alone and not isinstance(body, Output):
+            return
         self._link.send(body)
         if self._link.has_backlog:
             self._driver.watch_writable(self._link.socket, self._flush)

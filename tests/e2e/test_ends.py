@@ -353,3 +353,36 @@ def test_a_job_that_restarts_gets_a_new_agent_for_one_that_was_killed() -> None:
         again = job.wait_event("RankSpawned", epoch=2)
         assert gone["at"] <= again["at"], "nobody starts before the guardian has swept"
         job.assert_nothing_left()
+
+
+def test_an_agent_that_is_told_to_end_ends_its_ranks_first() -> None:
+    with Job(*sh("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"), ranks=2) as job:
+        wait_up(job, 2)
+        os.kill(agent_pid(job), signal.SIGTERM)
+        assert job.end(20) == 72, job.describe()
+        assert sum(b"] bye" in line for line in job.stdout.all) == 2
+        job.assert_nothing_left()
+
+
+def test_a_restart_finds_fresh_files_and_none_of_the_old(tmp_path: Path) -> None:
+    script = 'echo in $JLAUNCH_EPOCH: $(cd "$JLAUNCH_DIR" && ls -d rank-* soft.*); exit $((1 - JLAUNCH_RESTART_COUNT))'
+    with Job(*sh(script), ranks=1, options=("--on-peer-loss", "restart")) as job:
+        assert job.end() == 0, job.describe()
+        assert job.stdout.all == [
+            b"[0] in 1: rank-0.e1.block soft.e1",
+            b"[0] in 2: rank-0.e2.block soft.e2",
+        ]
+        job.assert_nothing_left()
+
+
+def test_a_stopped_supervisor_costs_nothing_but_time() -> None:
+    """Ctrl-Z of a shell, a debugger: the ranks run on; their output waits."""
+    with Job(*sh("echo up; read go; echo went on"), ranks=2, stdin=subprocess.PIPE) as job:
+        assert job.process.stdin is not None
+        wait_up(job, 2)
+        os.kill(job.process.pid, signal.SIGSTOP)
+        job.process.stdin.write(b"go\n")
+        job.process.stdin.close()
+        os.kill(job.process.pid, signal.SIGCONT)
+        assert job.end() == 0, job.describe()
+        assert sum(b"went on" in line for line in job.stdout.all) == 2
