@@ -1,0 +1,1 @@
+"""Tests of the decision core: feed events, compare actions; no clock, no process, no mock."""
