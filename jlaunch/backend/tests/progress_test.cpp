@@ -1,6 +1,8 @@
 // The poll loop over scripted completions: what a device may do to it.
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -27,17 +29,27 @@ struct Scripted {
   explicit Scripted(
       std::chrono::nanoseconds deadline = 100ms,
       ControlBlock* block = nullptr,
-      HostBlock* host = nullptr) {
+      HostBlock* host = nullptr)
+      : Scripted(config_of(deadline, block, host)) {}
+
+  explicit Scripted(const GroupConfig& config)
+      : group(open_group(config, FakeVerbs::api())) {
+    auto peer = group->address();
+    peer[offsetof(AddressHeader, rank)] = std::byte{1};
+    const std::vector<std::vector<std::byte>> addresses{group->address(), peer};
+    group->connect(addresses);
+  }
+
+  static GroupConfig config_of(
+      std::chrono::nanoseconds deadline,
+      ControlBlock* block,
+      HostBlock* host) {
     GroupConfig config;
     config.size = 2;
     config.deadline = deadline;
     config.block = block;
     config.host_block = host;
-    group = open_group(config, FakeVerbs::api());
-    auto peer = group->address();
-    peer[6] = std::byte{1}; // AddressHeader::rank
-    const std::vector<std::vector<std::byte>> addresses{group->address(), peer};
-    group->connect(addresses);
+    return config;
   }
 
   float sum(float mine) {
@@ -261,6 +273,44 @@ TEST_CASE("scripted: with a control block it asks, and goes on waiting") {
   CHECK(failure.kind == Failure::Kind::job_stopping);
   CHECK(block->rank_part.question >= 2);
   CHECK(block->rank_part.slots[0].completed_seq == 0);
+}
+
+TEST_CASE("scripted: masks and losses are by world rank, frames by rank") {
+  Shared<ControlBlock> block;
+  Shared<HostBlock> host;
+  GroupConfig config;
+  config.size = 2;
+  config.id = 5;
+  config.world_ranks = {3, 70};
+  config.block = &*block;
+  config.host_block = &*host;
+  config.deadline = 30ms;
+  Scripted script(config);
+  script.verbs.complete(kFirstSend, abi::IBV_WC_SUCCESS);
+  std::uint64_t mask = 0;
+  std::thread agent([&] {
+    wait_for(host->doorbell, 1);
+    mask = block->rank_part.slots[1].waiting_for[1];
+    auto& verdict = block->verdict;
+    for (const std::size_t rank : {1U, 70U}) { // 1 is not in this group
+      verdict.lost[rank / 64].fetch_or(std::uint64_t{1} << (rank % 64));
+      verdict.reason[rank] = static_cast<std::uint8_t>(Reason::host_lost);
+      verdict.completed_seq[rank] = 1000; // of the world: not of this group
+    }
+    verdict.kind = static_cast<std::uint32_t>(VerdictKind::raise);
+    verdict.verdict = 1;
+    block->bell.fetch_add(1);
+    futex_wake(block->bell);
+  });
+  const auto failure = script.failure_of([&] { script.sum(1); });
+  agent.join();
+  CHECK(mask == std::uint64_t{1} << 6);
+  CHECK(block->rank_part.question_slot == 1);
+  CHECK(failure.kind == Failure::Kind::peer_lost);
+  CHECK(failure.group == 5);
+  REQUIRE(failure.lost.size() == 1);
+  CHECK(failure.lost[0].rank == 70);
+  CHECK(failure.lost[0].reason == Reason::host_lost);
 }
 
 TEST_CASE("scripted: abort breaks a call that waits, from another thread") {
