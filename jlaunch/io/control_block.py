@@ -154,7 +154,7 @@ class HostBlock:
         return cls(_control.HostBlock.open(path))
 
     def beat(self) -> None:
-        """The agent's loop turns: due every second, or every 1/16 of the lease if that is less."""
+        """The agent's loop turns: due every second, or six times in a lease if that is more often."""
         self._native.beat()
 
     @property

@@ -114,7 +114,7 @@ void reset_signals() {
     ::sigaction(number, &plain, nullptr); // fails for the few that are fixed
   }
   sigset_t none{};
-  ::sigemptyset(&none);
+  sigemptyset(&none); // a macro on macOS
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 

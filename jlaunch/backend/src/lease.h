@@ -13,9 +13,8 @@
  * heartbeat. After an interruption the probation begins anew, so the agent has
  * a fresh chance to beat.
  *
- * The agent must beat at least once in kSlices slices, which is a quarter of
- * the lease or 5 s, whichever is less; once a second is right for any lease
- * from 4 s.
+ * The agent must beat at least once in a probation, which is a quarter of the
+ * lease or 5 s, whichever is less.
  */
 namespace jlaunch {
 

@@ -15,7 +15,6 @@
 #include <sys/eventfd.h>
 #endif
 
-#include "platform.h"
 #include "robust_life.h"
 
 namespace jlaunch {
@@ -42,7 +41,7 @@ struct SignalsBlocked::Mask {
 
 SignalsBlocked::SignalsBlocked() : before_(std::make_unique<Mask>()) {
   sigset_t all{};
-  ::sigfillset(&all);
+  sigfillset(&all); // a macro on macOS
   ::pthread_sigmask(SIG_SETMASK, &all, &before_->set);
 }
 
@@ -125,7 +124,7 @@ struct Vigil::System {
 
 VigilEnd Vigil::wait_until(std::uint64_t when_ns) {
   for (;;) {
-    if (interrupted_.load()) {
+    if (interrupted_.load() != 0) {
       return VigilEnd::interrupted;
     }
     const std::uint32_t word = life_.load();
@@ -142,7 +141,7 @@ VigilEnd Vigil::wait_until(std::uint64_t when_ns) {
 }
 
 void Vigil::interrupt() {
-  interrupted_.store(true);
+  interrupted_.store(1);
   system_->wake();
 }
 
@@ -177,35 +176,47 @@ VigilEnd Vigil::wait_until(std::uint64_t when_ns) {
     std::uint32_t word = life_.load();
     if (life_of(word) != Life::held) {
       futex_wake(life_);
-      return interrupted_.load() ? VigilEnd::interrupted : VigilEnd::died;
+      return interrupted_.load() != 0 ? VigilEnd::interrupted : VigilEnd::died;
     }
     if ((word & kLifeWaiters) == 0 &&
         !life_.compare_exchange_strong(word, word | kLifeWaiters)) {
       continue;
     }
-    // Only now: interrupt() raises the flag and then takes the bit away, so
-    // either the flag is seen here or the word is not as expected below.
-    if (interrupted_.load()) {
+    // Only now: without many words interrupt() raises the flag and then takes
+    // the bit away, so either the flag is seen here or the word is not as
+    // expected below.
+    if (interrupted_.load() != 0) {
       return VigilEnd::interrupted;
     }
     const std::uint64_t now = monotonic_ns();
     if (now >= when_ns) {
       return VigilEnd::timeout;
     }
-    futex_wait(life_, word | kLifeWaiters, span_until(when_ns, now));
+    const FutexWaiter words[] = {
+        {&life_, word | kLifeWaiters}, {&interrupted_, 0}};
+    if (many_words_) {
+      futex_wait_any(words, span_until(when_ns, now));
+    } else {
+      futex_wait(life_, words[0].expected, span_until(when_ns, now));
+    }
   }
 }
 
 void Vigil::interrupt() {
-  interrupted_.store(true);
-  life_.fetch_and(~kLifeWaiters);
-  futex_wake(life_); // all of them: the others set the bit again
+  interrupted_.store(1);
+  futex_wake(interrupted_);
+  if (!many_words_) {
+    life_.fetch_and(~kLifeWaiters);
+    futex_wake(life_); // all of them: the others set the bit again
+  }
 }
 
 #endif
 
-Vigil::Vigil(std::atomic<std::uint32_t>& life)
-    : life_(life), system_(std::make_unique<System>()) {}
+Vigil::Vigil(std::atomic<std::uint32_t>& life, bool many_words)
+    : life_(life),
+      many_words_(many_words),
+      system_(std::make_unique<System>()) {}
 
 Vigil::~Vigil() = default;
 

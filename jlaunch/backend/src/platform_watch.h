@@ -2,8 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
+
+#include "platform.h"
 
 /**
  * What the watching threads need from the system beyond platform.h: a
@@ -63,7 +64,11 @@ enum class VigilEnd { died, timeout, interrupted };
  */
 class Vigil {
  public:
-  explicit Vigil(std::atomic<std::uint32_t>& life);
+  /** `many_words`: whether it may sleep on two words at once. Without that an
+   *  interrupt wakes all sleepers of the life word, for a moment each. */
+  explicit Vigil(
+      std::atomic<std::uint32_t>& life,
+      bool many_words = has_futex_wait_any());
   ~Vigil();
   Vigil(const Vigil&) = delete;
   Vigil& operator=(const Vigil&) = delete;
@@ -77,7 +82,8 @@ class Vigil {
   struct System;
 
   std::atomic<std::uint32_t>& life_;
-  std::atomic<bool> interrupted_{false};
+  [[maybe_unused]] const bool many_words_;
+  std::atomic<std::uint32_t> interrupted_{0}; // futex word
   std::unique_ptr<System> system_;
 };
 

@@ -11,7 +11,8 @@
  * (set_robust_list), and whatever way the holder ends (SIGKILL, a crash, exec)
  * the kernel marks the word as owner-died and wakes one sleeper, within 0.1 ms
  * and before the holder's memory is freed. On macOS there is no such thing: the
- * word holds the process id, and "died" is asked of the process table.
+ * word holds the process id, and "died" is asked of the process table (so there
+ * exec does not free a word).
  *
  * A sleeper sets kLifeWaiters before it sleeps (else the kernel does not wake
  * it); whoever takes or leaves the word keeps that bit, so a word that is

@@ -50,7 +50,7 @@ struct Watch::Post {
 };
 
 Watch::ClaimVigil::ClaimVigil(Watch& watch, const Post& post)
-    : vigil_(post.word()) {
+    : vigil_(post.word(), watch.many_words_) {
   const SignalsBlocked blocked;
   // The thread may outlive the post in the sentry's list: it has its own copy.
   Post own{post.key, post.block};
