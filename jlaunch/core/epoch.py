@@ -5,10 +5,11 @@ consequence of one. What follows for the job (end it, start again) is the job ma
 ``trouble`` after each event. An event of another epoch, of a rank on another host than the one that
 speaks, or one that the rank's table has no row for never gets here: ``admits`` said no.
 
-A death is a consequence, and nobody's cause, if the rank was told before it that somebody is lost, if
-its own stop was ordered, if it was lost already, or if it needed a rank that had finished early. Once
-the group has failed, only independent losses are added to what the survivors are told: that one more
-of them ended is no news to the rest.
+A death is a consequence, and nobody's cause, if the rank was told before it that somebody is lost, if its
+own stop was ordered, if it was lost already, or if it needed a rank that had finished early. Being told
+makes a program exit, or abort; a rank that is killed by any other signal has a cause of its own (a cable
+that is pulled crashes two at once). Once the group has failed, only independent losses are added to what
+the survivors are told: that one more of them ended is no news to the rest.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from jlaunch.core.spec import JobSpec
 from jlaunch.core.start import Start
 from jlaunch.core.waits import Waits
 
+_SIGABRT = 6
 _SETTLED = (RankState.EXITED, RankState.UNKILLABLE)
 
 
@@ -278,7 +280,7 @@ class Epoch:
         if event.by == "itself":
             self.inquest.amend(event.rank, event.status, text)
         was_clean = machine.loss is not None and machine.loss.clean
-        if was_clean and event.by == "itself" and not self._is_consequence(event.rank):
+        if was_clean and event.by == "itself" and not self._is_consequence(event.rank, event.status):
             # The part that was in the group ended well, what was wrapped around it did not.
             self.record(death_kind(event.status), text, (event.rank,), status=event.status)
 
@@ -286,6 +288,7 @@ class Epoch:
         rank = event.rank
         machine = self.ranks[rank]
         self.waits.detector.forget(rank)
+        self.losses.unfence(rank)
         if event.status and not machine.is_stopping:
             self.inquest.amend(rank, event.status, f"{self.name(rank)} {ended_text(event.status)}")
         if machine.is_stopping or machine.loss is not None:
@@ -297,16 +300,19 @@ class Epoch:
             self.lose(rank, Reason.EXITED, text, is_clean=True, told=told)
             return
         kind = death_kind(event.status)
-        if self._is_consequence(rank):
+        if self._is_consequence(rank, event.status):
             machine.lose(Loss(rank=rank, reason=REASONS[kind], completed_seq=machine.completed_seq), self.now)
             return
         self.record(kind, text, (rank,), status=event.status)
         self.lose(rank, REASONS[kind], text, told=told)
 
-    def _is_consequence(self, rank: int) -> bool:
-        if self.is_draining or self.waits.is_needy(rank) or self.losses.has_told_unclean(rank):
+    def _is_consequence(self, rank: int, status: int | None) -> bool:
+        if self.is_draining or self.waits.is_needy(rank):
             return True
-        return self.rendezvous.has_refused and self.ranks[rank].has_claimed
+        if status is not None and status < 0 and status != -_SIGABRT:
+            return False
+        has_refusal = self.rendezvous.has_refused and self.ranks[rank].has_claimed
+        return has_refusal or self.losses.has_told_unclean(rank)
 
     # ---- losses ----------------------------------------------------------------------------------
 

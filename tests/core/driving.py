@@ -253,12 +253,13 @@ class Driven:
         return end
 
 
-def of(kind: type[A], actions: list[Action], **fields: object) -> list[A]:
+def of(action_type: type[A], actions: list[Action], /, **fields: object) -> list[A]:
     """The actions of one kind whose fields are as given."""
     return [
         action
         for action in actions
-        if isinstance(action, kind) and all(getattr(action, name) == value for name, value in fields.items())
+        if isinstance(action, action_type)
+        and all(getattr(action, name) == value for name, value in fields.items())
     ]
 
 
