@@ -249,9 +249,10 @@ def test_ends_stops_and_continues_are_told(spawn: Spawn) -> None:
     child = spawn("sh", "-c", "read line; exit 7")
     os.kill(child.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    # Until it is reaped the stop shows where an exit code would.
+    assert platform.early_status(child.pid) is None
     assert process.reap() == [Stopped(child.pid, signal.SIGSTOP)]
     assert platform.is_stopped(child.pid)
-    assert platform.early_status(child.pid) is None, "stopped, not ending"
     os.kill(child.pid, signal.SIGCONT)
     os.waitid(os.P_PID, child.pid, os.WCONTINUED | os.WNOWAIT)
     assert process.reap() == [Continued(child.pid)]
