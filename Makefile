@@ -11,6 +11,7 @@ VENV   ?= .venv
 BUILD  ?= .build
 JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST_ARGS ?=
+SOAK_S ?= 600
 BENCHES ?= $(filter-out __init__ common,$(basename $(notdir $(wildcard tests/bench/*.py))))
 
 PY     := $(VENV)/bin/python
@@ -55,9 +56,12 @@ test: native $(VENV)/.dev
 	$(RUN) -m pytest -m 'not soak' $(PYTEST_ARGS)
 
 soak: native $(VENV)/.dev
-	$(RUN) -m pytest -m soak $(PYTEST_ARGS)
+	SOAK_S=$(SOAK_S) $(RUN) -m pytest -m soak -s $(PYTEST_ARGS)
 
-bench: native $(VENV)/.bench
+bench: native $(VENV)/.bench | doctest
+	@$(CONFIGURE_plain)
+	$(CMAKE) --build $(BUILD)/plain -j $(JOBS) --target bench_deadline
+	$(BUILD)/plain/bench_deadline
 	for bench in $(BENCHES); do echo "== $$bench"; $(RUN) -m tests.bench.$$bench || exit 1; done
 
 # ---- C++: once as it ships, once under each sanitizer, the latter two without Python --------------
@@ -76,15 +80,17 @@ doctest:
 	  echo 'The C++ tests need doctest. On Debian or Ubuntu: apt-get install doctest-dev' >&2; exit 1; }
 
 cpp-plain cpp-address cpp-thread: cpp-%: $(VENV)/.run | doctest
-	@test -f $(BUILD)/$*/build.ninja || $(CMAKE) -S jlaunch/backend -B $(BUILD)/$* -G Ninja \
-	  -DPython_EXECUTABLE=$(BIN)/python -DJLAUNCH_TESTS=ON -DJLAUNCH_EXT=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	  -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DJLAUNCH_SANITIZE="$(SANITIZE_$*)"
+	@$(CONFIGURE_$*)
 	$(CMAKE) --build $(BUILD)/$* -j $(JOBS) --target jlaunch_core_tests jlaunch_control_tests
 	$(CTEST) --test-dir $(BUILD)/$* --output-on-failure --no-tests=error
 
-SANITIZE_plain   :=
-SANITIZE_address := address;undefined
-SANITIZE_thread  := thread
+# $(call configure,NAME,BUILD_TYPE,SANITIZERS)
+configure = test -f $(BUILD)/$(1)/build.ninja || $(CMAKE) -S jlaunch/backend -B $(BUILD)/$(1) -G Ninja \
+  -DPython_EXECUTABLE=$(BIN)/python -DJLAUNCH_TESTS=ON -DJLAUNCH_EXT=OFF -DCMAKE_BUILD_TYPE=$(2) \
+  -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DJLAUNCH_SANITIZE="$(3)"
+CONFIGURE_plain   = $(call configure,plain,Release,)
+CONFIGURE_address = $(call configure,address,RelWithDebInfo,address;undefined)
+CONFIGURE_thread  = $(call configure,thread,RelWithDebInfo,thread)
 
 # ---- what is installed: into a scratch environment, from what git has, as a user would -------------
 
