@@ -84,13 +84,13 @@ cpp-plain cpp-address cpp-thread: cpp-%: $(VENV)/.run | doctest
 	$(CMAKE) --build $(BUILD)/$* -j $(JOBS) --target jlaunch_core_tests jlaunch_control_tests
 	$(CTEST) --test-dir $(BUILD)/$* --output-on-failure --no-tests=error
 
-# $(call configure,NAME,BUILD_TYPE,SANITIZERS)
+# $(call configure,NAME,FLAGS,SANITIZERS): under a sanitizer assertions are on, and -O1 keeps building short.
 configure = test -f $(BUILD)/$(1)/build.ninja || $(CMAKE) -S jlaunch/backend -B $(BUILD)/$(1) -G Ninja \
-  -DPython_EXECUTABLE=$(BIN)/python -DJLAUNCH_TESTS=ON -DJLAUNCH_EXT=OFF -DCMAKE_BUILD_TYPE=$(2) \
+  -DPython_EXECUTABLE=$(BIN)/python -DJLAUNCH_TESTS=ON -DJLAUNCH_EXT=OFF -DCMAKE_CXX_FLAGS_RELEASE="$(2)" \
   -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DJLAUNCH_SANITIZE="$(3)"
-CONFIGURE_plain   = $(call configure,plain,Release,)
-CONFIGURE_address = $(call configure,address,RelWithDebInfo,address;undefined)
-CONFIGURE_thread  = $(call configure,thread,RelWithDebInfo,thread)
+CONFIGURE_plain   = $(call configure,plain,-O2 -DNDEBUG,)
+CONFIGURE_address = $(call configure,address,-O1 -g1,address;undefined)
+CONFIGURE_thread  = $(call configure,thread,-O1 -g1,thread)
 
 # ---- what is installed: into a scratch environment, from what git has, as a user would -------------
 
