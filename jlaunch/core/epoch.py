@@ -50,6 +50,8 @@ from jlaunch.core.start import Start
 from jlaunch.core.waits import Waits
 
 _SIGABRT = 6
+_FENCED = (Reason.PAUSED, Reason.STUCK, Reason.DESYNC)
+"""Reasons for which a rank is lost although it lives and can be reached."""
 _SETTLED = (RankState.EXITED, RankState.UNKILLABLE)
 
 
@@ -200,8 +202,7 @@ class Epoch:
             text = f"{'control of' if kind is CauseKind.CONTROL_LOST else 'host'} "
             text += f"{self.hosts[host].spec.name} lost: {why}"
             self.record(kind, text, tuple(rank.rank for rank in lost))
-            for rank in lost:
-                self.lose(rank.rank, REASONS[kind], text)
+            self.lose([rank.rank for rank in lost], REASONS[kind], text)
         return self._finish()
 
     def write_off(self, ranks: Sequence[int], now: float) -> None:
@@ -244,15 +245,19 @@ class Epoch:
         self.now = now
         self.is_draining = True
         self.trouble = False
-        self.beginning.times_out_at = None
-        self.waits.detector.timers.clear()
-        self.losses.timers.clear()
+        self.quiet()
         if is_unborn:
             self.write_off(range(len(self.ranks)), now)
         actions: list[Action] = []
         for rank in sorted(self.ranks, key=lambda rank: rank.loss is None):
             actions += stop_rank(rank, grace_s, now)
         return actions
+
+    def quiet(self) -> None:
+        """Nothing that could happen from here on needs to be awaited."""
+        self.beginning.times_out_at = None
+        self.waits.detector.timers.clear()
+        self.losses.timers.clear()
 
     def wake(self, now: float) -> list[Action]:
         """A moment of this epoch or of its parts has come."""
@@ -297,14 +302,14 @@ class Epoch:
             self.waits.judge_need(rank, event.wait)
         text = f"{self.name(rank)} {ended_text(event.status)}"
         if is_clean:
-            self.lose(rank, Reason.EXITED, text, is_clean=True, told=told)
+            self.lose((rank,), Reason.EXITED, text, is_clean=True, told=told)
             return
         kind = death_kind(event.status)
         if self._is_consequence(rank, event.status):
             machine.lose(Loss(rank=rank, reason=REASONS[kind], completed_seq=machine.completed_seq), self.now)
             return
         self.record(kind, text, (rank,), status=event.status)
-        self.lose(rank, REASONS[kind], text, told=told)
+        self.lose((rank,), REASONS[kind], text, told=told)
 
     def _is_consequence(self, rank: int, status: int | None) -> bool:
         if self.is_draining or self.waits.is_needy(rank):
@@ -318,27 +323,28 @@ class Epoch:
 
     def lose(
         self,
-        rank: int,
+        ranks: Sequence[int],
         reason: Reason,
         why: str,
         *,
         is_clean: bool = False,
         told: tuple[int, ...] = (),
-        is_alive: bool = False,
     ) -> None:
-        """``rank`` is lost to the others; if it ``is_alive``, its fence comes first."""
-        machine = self.ranks[rank]
-        if machine.loss is not None:
-            return
-        loss = Loss(rank=rank, reason=reason, completed_seq=machine.completed_seq, clean=is_clean)
-        machine.lose(loss, self.now)
-        self.waits.detector.forget(rank)
-        if is_clean and self.losses.unclean:
-            return
-        self.out += self.losses.add(loss, why, told=told)
-        self.beginning.lost(rank, why, self.now, is_clean=is_clean)
-        if is_alive and not self.trouble:
-            self.out += self.losses.fence(rank, self.now)
+        """``ranks`` are lost to the others, who hear of all of them at once; fences come first."""
+        new = [self.ranks[rank] for rank in ranks if self.ranks[rank].loss is None]
+        for machine in new:
+            rank = machine.rank
+            loss = Loss(rank=rank, reason=reason, completed_seq=machine.completed_seq, clean=is_clean)
+            machine.lose(loss, self.now)
+            self.waits.detector.forget(rank)
+            if not is_clean or not self.losses.unclean:
+                self.out += self.losses.add(loss, why, told=told)
+        if new:
+            self.beginning.lost(new[0].rank, why, self.now, is_clean=is_clean)
+        if reason in _FENCED and not self.trouble:
+            for machine in new:
+                if machine.is_at_work:
+                    self.out += self.losses.fence(machine.rank, self.now)
 
     def record(
         self, kind: CauseKind, text: str, ranks: tuple[int, ...], *, status: int | None = None

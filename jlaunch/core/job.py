@@ -125,8 +125,6 @@ class JobMachine(Machine[JobState]):
 
     def next_deadline(self) -> float | None:
         """When to be woken at the latest, in the clock of ``now``; None for never."""
-        if self.state in TERMINAL:
-            return None
         moments = (self._timers.next(), self.fleet.timers.next(), self.epoch.next_deadline())
         return min((at for at in moments if at is not None), default=None)
 
@@ -154,6 +152,7 @@ class JobMachine(Machine[JobState]):
 
     def _on_started(self, event: JobStarted) -> None:
         self._since = self.started_at = self._now
+        self.epoch = self._new_epoch(1)
         self._out += self.fleet.start(self._now)
 
     def _on_heard(self, heard: AgentHeard) -> None:
@@ -225,7 +224,7 @@ class JobMachine(Machine[JobState]):
             self._take_turns(turns)
 
     def _note_sleep(self, slept_s: float) -> None:
-        """It was us who were silent: what the others said in the meantime is still to be read."""
+        """We were silent: what the others said in the meantime is still to be read."""
         self.fleet.forgive(slept_s, self._now)
         self.epoch.beginning.be_patient(self._now)
         if self._timers.is_set(_GIVE_UP):
@@ -378,6 +377,7 @@ class JobMachine(Machine[JobState]):
     def _end(self, how: Event) -> None:
         self._move(how, self._now)
         self._timers.clear()
+        self.epoch.quiet()
         inquest = self.epoch.inquest
         self.exit_code = inquest.exit_code()
         self.cause = inquest.text()

@@ -51,7 +51,7 @@ class Start:
         if not epoch.ranks[event.rank].is_stopping:
             text = f"{epoch.name(event.rank)} could not be started: {event.error}"
             epoch.record(CauseKind.SPAWN_FAILED, text, (event.rank,))
-            epoch.lose(event.rank, Reason.INIT_FAILED, text)
+            epoch.lose((event.rank,), Reason.INIT_FAILED, text)
 
     def claimed(self, event: RankClaimed, now: float) -> None:
         """A rank entered ``init``; from the first one on, all are awaited."""
@@ -76,7 +76,7 @@ class Start:
         """``init`` failed in one rank, with a cause of its own."""
         text = f"{self._epoch.name(event.rank)} failed in init: {event.error}"
         self._epoch.record(CauseKind.INIT_FAILED, text, (event.rank,))
-        self._epoch.lose(event.rank, Reason.INIT_FAILED, text)
+        self._epoch.lose((event.rank,), Reason.INIT_FAILED, text)
 
     def lost(self, rank: int, why: str, now: float, *, is_clean: bool) -> None:
         """A rank ended, or was lost, before the group was open."""
@@ -111,8 +111,7 @@ class Start:
         limit_s, first = epoch.spec.timeouts.start_timeout_s, self.rendezvous.first_rank
         text = f"no group within {limit_s:g} s after rank {first} entered init: missing {names}"
         epoch.record(CauseKind.START_TIMEOUT, text, missing)
-        for rank in missing:
-            epoch.lose(rank, Reason.INIT_FAILED, text)
+        epoch.lose(missing, Reason.INIT_FAILED, text)
 
     def _doom(self, finished: int, waiting: int, now: float) -> None:
         """The group cannot form, because a rank that it needs has ended with 0."""

@@ -75,8 +75,7 @@ class Waits:
         text = f"{epoch.name(event.rank)} and rank {event.peer} do not do the same: "
         text += f"rank {event.rank} is in {event.here}, rank {event.peer} in {event.there}"
         epoch.record(CauseKind.DESYNC, text, pair)
-        for rank in pair:
-            epoch.lose(rank, Reason.DESYNC, text, is_alive=epoch.ranks[rank].is_at_work)
+        epoch.lose(pair, Reason.DESYNC, text)
 
     def host_changed(self, rank: int, now: float) -> None:
         """The host of ``rank`` fell silent or spoke again."""
@@ -163,5 +162,4 @@ class Waits:
         names = ", ".join(epoch.name(rank) for rank in accusation.ranks[:NAMES_MAX])
         text = f"{names}: {accusation.why}"
         epoch.record(kind, text, accusation.ranks)
-        for rank in accusation.ranks:
-            epoch.lose(rank, accusation.reason, text, is_alive=True)
+        epoch.lose(accusation.ranks, accusation.reason, text)

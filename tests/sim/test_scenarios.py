@@ -64,7 +64,9 @@ def changed(**changes: object) -> RankPlan:
     return RankPlan(**{"steps": 6, "compute_s": 0.3, **changes})  # type: ignore[arg-type]
 
 
-WAITING = Timeouts(**{**{name: getattr(TIMEOUTS, name) for name in TIMEOUTS.__struct_fields__}, "max_pause_s": math.inf})
+WAITING = Timeouts(
+    **{**{name: getattr(TIMEOUTS, name) for name in TIMEOUTS.__struct_fields__}, "max_pause_s": math.inf}
+)
 
 
 # ---- (a) loss against clean end ------------------------------------------------------------------
@@ -127,6 +129,17 @@ def test_a_fence_that_nobody_answers_for_is_given_up() -> None:
     assert world.hosts[0].processes[(0, 1)].kind is VerdictKind.RAISE
 
 
+def test_a_late_rank_that_is_paused_has_the_pause_limit() -> None:
+    """It was asked about before; from the pause on, the shorter limit counts, from the pause's start."""
+    plan = schedule(
+        Policy.RAISE, (3.5, "freeze rank", 1, 50.0), plans={(1, 1): changed(late_step=2, late_s=30.0)}
+    )
+    world = simulate(plan)
+    assert end_of(world).code == 75
+    moment = next(at for at, text in world.supervisor.machine.happenings if "limit 3 s" in text)
+    assert moment == pytest.approx(3.5 + TIMEOUTS.max_pause_s, abs=0.2)
+
+
 def test_a_pause_that_nobody_waits_for_costs_nothing() -> None:
     """The limit counts from the pause's start but bites only while somebody waits."""
     plan = schedule(
@@ -157,10 +170,24 @@ def test_a_stop_request_ends_everybody(number: int) -> None:
     assert all(process.kind is VerdictKind.STOP for process in world.processes())
 
 
+def test_a_stop_request_after_a_loss_is_not_the_cause() -> None:
+    """The root cause outranks what a person did about it."""
+    plan = schedule(
+        Policy.RAISE,
+        (3.0, "stop", 2, 0.0),
+        plans={(2, 1): changed(steps=2, exit_status=-9)},
+        base=changed(on_loss="run on", steps=50),
+    )
+    assert end_of(simulate(plan)).code == 137
+
+
 def test_whoever_ignores_sigterm_is_killed_after_the_grace() -> None:
     """(c) KILL after grace, not before."""
     plan = schedule(
-        Policy.RAISE, (1.5, "stop", 2, 0.0), plans={(1, 1): changed(steps=50, obeys_term=False)}, base=changed(steps=50)
+        Policy.RAISE,
+        (1.5, "stop", 2, 0.0),
+        plans={(1, 1): changed(steps=50, obeys_term=False)},
+        base=changed(steps=50),
     )
     world = simulate(plan)
     process = world.hosts[1].processes[(1, 1)]
@@ -343,7 +370,12 @@ def test_a_start_timeout_is_not_blamed_on_ranks_that_cannot_be_heard() -> None:
 
 def test_a_start_timeout_is_not_blamed_on_ranks_when_the_supervisor_slept() -> None:
     """Seed 6722."""
-    plan = schedule(Policy.RAISE, (0.7, "freeze supervisor", 0, 8.7), kind="benign")
+    plan = schedule(
+        Policy.RAISE,
+        (0.5, "freeze supervisor", 0, 8.7),
+        plans={(1, 1): changed(init_delay_s=2.0)},
+        kind="benign",
+    )
     assert end_of(simulate(plan)).code == 0
 
 
