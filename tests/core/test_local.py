@@ -1,0 +1,424 @@
+"""The ranks of one host: orders, facts, the fast path, questions."""
+
+from __future__ import annotations
+
+import pytest
+
+from jlaunch.core.actions import (
+    FormGroup,
+    OpenGroup,
+    ReadBlock,
+    RefuseGroup,
+    SampleRanks,
+    SignalGroup,
+    SpawnRank,
+    StartProcess,
+    StopRank,
+    TellRank,
+    WriteBlock,
+    WriteVerdict,
+)
+from jlaunch.core.contract import Reason, VerdictKind
+from jlaunch.core.events import (
+    DeadlineAsked,
+    DesyncFound,
+    Loss,
+    QuestionAnswered,
+    RankClaimed,
+    RankDied,
+    RankFormed,
+    RankInitFailed,
+    RankJoined,
+    RankPaused,
+    RankReported,
+    RankResumed,
+    RankSpawned,
+    RankSpawnFailed,
+    VerdictWritten,
+)
+from jlaunch.core.facts import (
+    ClaimLeft,
+    ClaimTaken,
+    DesyncSeen,
+    GroupVanished,
+    ProcessContinued,
+    ProcessStarted,
+    ProcessStartFailed,
+    ProcessStopped,
+    QuestionFound,
+    RankSpoke,
+)
+from jlaunch.core.local import OWN_VERDICTS
+from jlaunch.core.messages import Formed, InitFailed, Join, Report
+from jlaunch.core.process import ANSWER_PATIENCE_S, STATUS_PATIENCE_S
+from jlaunch.core.spec import Policy
+from tests.core.agent_driving import Agent, of, sent, written
+from tests.core.driving import wait_for
+
+LOSS = (Loss(rank=0, reason=Reason.KILLED, completed_seq=3),)
+CLEAN = (Loss(rank=0, reason=Reason.EXITED, completed_seq=3, clean=True),)
+
+
+def verdict(kind: VerdictKind, *ranks: int, number: int = 5, epoch: int = 1, **more: object) -> WriteVerdict:
+    return WriteVerdict(host=1, verdict=number, epoch=epoch, kind=kind, ranks=ranks, **more)  # type: ignore[arg-type]
+
+
+# ---- starting ------------------------------------------------------------------------------------
+
+
+def test_a_rank_is_started_once() -> None:
+    agent = Agent().start()
+    assert agent.spawn(2) == [StartProcess(rank=2, epoch=1, restart_count=0)]
+    assert agent.spawn(2) == []
+    assert sent(agent.feed(ProcessStarted(rank=2, epoch=1, pid=9))) == [RankSpawned(rank=2, epoch=1, pid=9)]
+    assert agent.feed(ProcessStarted(rank=2, epoch=1, pid=10)) == []
+    assert agent.machine.dropped == 2
+
+
+def test_a_rank_of_another_host_is_not_ours() -> None:
+    agent = Agent().start()
+    assert agent.feed(SpawnRank(host=1, rank=0, epoch=1, restart_count=0)) == []
+
+
+def test_a_start_that_fails_is_said() -> None:
+    agent = Agent().start()
+    agent.spawn(2)
+    deeds = agent.feed(ProcessStartFailed(rank=2, epoch=1, error="no such file"))
+    assert sent(deeds) == [RankSpawnFailed(rank=2, epoch=1, error="no such file")]
+    assert agent.machine.living == ()
+
+
+def test_at_most_one_live_process_per_rank() -> None:
+    """The next epoch's is refused while the last one's lives."""
+    agent = Agent().start().run(2)
+    deeds = agent.spawn(2, epoch=2)
+    assert sent(deeds) == [
+        RankSpawnFailed(rank=2, epoch=2, error="its process of epoch 1 (pid 1002) is still alive")
+    ]
+    agent.end(2, 0)
+    assert agent.spawn(2, epoch=2) == [StartProcess(rank=2, epoch=2, restart_count=1)]
+    assert agent.spawn(3, epoch=1) == []
+
+
+def test_a_stop_that_overtakes_the_start() -> None:
+    agent = Agent().start()
+    stop = StopRank(host=1, rank=2, epoch=1, grace_s=10.0)
+    unborn = RankSpawnFailed(rank=2, epoch=1, error="it was stopped before it was started")
+    assert sent(agent.feed(stop)) == [unborn]
+    assert sent(agent.spawn(2)) == [unborn]
+
+
+def test_a_stop_while_it_starts() -> None:
+    agent = Agent().start()
+    agent.spawn(2)
+    assert agent.feed(StopRank(host=1, rank=2, epoch=1, grace_s=10.0)) == []
+    deeds = agent.feed(ProcessStarted(rank=2, epoch=1, pid=9))
+    assert sent(deeds) == [RankSpawned(rank=2, epoch=1, pid=9)]
+    assert of(SignalGroup, deeds) == [SignalGroup(rank=2, epoch=1, signal=15)]
+
+
+def test_a_stop_of_an_old_epoch_or_of_nobody() -> None:
+    agent = Agent().start().run(2)
+    agent.end(2, 0)
+    agent.run(2, epoch=2)
+    assert agent.feed(StopRank(host=1, rank=2, epoch=1, grace_s=0.0)) == []
+    assert agent.feed(StopRank(host=1, rank=0, epoch=2, grace_s=0.0)) == []
+
+
+# ---- rendezvous ----------------------------------------------------------------------------------
+
+
+def test_the_rendezvous_goes_through() -> None:
+    agent = Agent().start().run(2, 3)
+    assert sent(agent.feed(ClaimTaken(rank=2, epoch=1, pid=9))) == [RankClaimed(rank=2, epoch=1, pid=9)]
+    join = RankSpoke(body=Join(rank=2, epoch=1, address=b"x"))
+    assert sent(agent.feed(join)) == [RankJoined(rank=2, epoch=1, address=b"x")]
+    form = FormGroup(host=1, epoch=1, addresses=(b"x",))
+    assert agent.feed(form) == [TellRank(rank=2, order=form)]
+    assert sent(agent.feed(RankSpoke(body=Formed(rank=2, epoch=1)))) == [RankFormed(rank=2, epoch=1)]
+    opened = OpenGroup(host=1, epoch=1)
+    assert agent.feed(opened) == [TellRank(rank=2, order=opened)]
+
+
+def test_a_claim_may_be_seen_after_the_join() -> None:
+    """Doorbell and socket are two ways; the supervisor must hear of the claim first."""
+    agent = Agent().start().run(2)
+    deeds = agent.feed(RankSpoke(body=Join(rank=2, epoch=1, address=b"x")))
+    assert sent(deeds) == [
+        RankClaimed(rank=2, epoch=1, pid=1002),
+        RankJoined(rank=2, epoch=1, address=b"x"),
+    ]
+    assert agent.feed(ClaimTaken(rank=2, epoch=1, pid=9)) == []
+
+
+def test_reports_and_failures_of_init_go_up() -> None:
+    agent = Agent().start().run(2).claim(2)
+    failed = RankSpoke(body=InitFailed(rank=2, epoch=1, error="no device"))
+    assert sent(agent.feed(failed)) == [RankInitFailed(rank=2, epoch=1, error="no device")]
+    report = RankSpoke(body=Report(rank=2, epoch=1, numbers={"step": 1.0}))
+    assert sent(agent.feed(report)) == [RankReported(rank=2, epoch=1, numbers={"step": 1.0})]
+
+
+def test_a_refusal_reaches_those_in_init_and_late_comers() -> None:
+    agent = Agent().start().run(2, 3).claim(2)
+    agent.feed(RankSpoke(body=Join(rank=2, epoch=1, address=b"x")))
+    refusal = RefuseGroup(host=1, epoch=1, losses=LOSS, why="rank 0 was killed")
+    assert agent.feed(refusal) == [TellRank(rank=2, order=refusal)]
+    deeds = agent.feed(RankSpoke(body=Join(rank=3, epoch=1, address=b"y")))
+    assert of(TellRank, deeds) == [TellRank(rank=3, order=refusal)]
+    assert sent(deeds) == [RankClaimed(rank=3, epoch=1, pid=1003)]
+
+
+def test_a_refusal_ends_with_its_epoch() -> None:
+    agent = Agent().start().run(2)
+    agent.feed(RefuseGroup(host=1, epoch=1, losses=LOSS, why="no"))
+    agent.end(2, 1)
+    agent.run(2, epoch=2)
+    assert agent.feed(RefuseGroup(host=1, epoch=1, losses=LOSS, why="no")) == []
+    assert agent.feed(OpenGroup(host=1, epoch=1)) == []
+    join = RankSpoke(body=Join(rank=2, epoch=2, address=b"y"))
+    assert RankJoined(rank=2, epoch=2, address=b"y") in sent(agent.feed(join))
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_word_of_no_process_is_dropped(rank: int) -> None:
+    agent = Agent().start().run(2)
+    agent.spawn(3)
+    assert agent.feed(RankSpoke(body=Formed(rank=rank, epoch=1))) == []
+    agent.exit(2, 0)
+    assert agent.feed(RankSpoke(body=Formed(rank=2, epoch=1))) == []
+    assert agent.machine.dropped == 2
+
+
+# ---- deaths: the fast path -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        (Policy.RAISE, VerdictKind.RAISE),
+        (Policy.WAIT, VerdictKind.RAISE),
+        (Policy.STOP, VerdictKind.STOP),
+        (Policy.RESTART, VerdictKind.STOP),
+    ],
+)
+def test_the_others_are_told_before_the_supervisor(policy: Policy, kind: VerdictKind) -> None:
+    agent = Agent(policy).start().form(2, 3, 4)
+    deeds = agent.die(3, -9, wait=wait_for(2))
+    assert written(deeds) == {2: (kind, {3}), 4: (kind, {3})}
+    assert all(write.verdict > OWN_VERDICTS for write in of(WriteBlock, deeds))
+    (died,) = sent(deeds)
+    assert died == RankDied(rank=3, epoch=1, status=-9, completed_seq=4, told=(2, 4), wait=wait_for(2))
+    assert isinstance(deeds[-1].event, RankDied)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("policy", [Policy.RAISE, Policy.RESTART])
+def test_a_clean_end_is_told_as_one_whatever_the_policy(policy: Policy) -> None:
+    agent = Agent(policy).start().form(2, 3)
+    deeds = agent.die(3, 0)
+    (write,) = of(WriteBlock, deeds)
+    assert (write.kind, write.losses) == (
+        VerdictKind.RAISE,
+        (Loss(rank=3, reason=Reason.EXITED, completed_seq=4, clean=True),),
+    )
+    assert sent(deeds)[0].clean
+
+
+def test_a_death_is_told_once() -> None:
+    agent = Agent().start().form(2, 3)
+    agent.die(3, 1)
+    assert agent.exit(3, 1) == []
+    (exited,) = sent(agent.vanish(3))
+    assert (exited.status, exited.claimed, exited.completed_seq) == (1, True, 4)
+
+
+def test_a_death_without_a_claim_is_told_by_its_process() -> None:
+    agent = Agent().start().run(2)
+    assert sent(agent.exit(2, 3)) == [RankDied(rank=2, epoch=1, status=3, completed_seq=0)]
+
+
+def test_an_unknown_status_is_waited_for() -> None:
+    agent = Agent().start().form(2, 3)
+    assert agent.die(3, None) == []
+    deeds = agent.exit(3, 0)
+    assert sent(deeds)[0].clean
+    agent.vanish(3)
+    assert agent.sleep(STATUS_PATIENCE_S) == []
+
+
+def test_an_unknown_status_is_not_waited_for_long() -> None:
+    agent = Agent().start().form(2, 3)
+    agent.die(3, None)
+    died = next(event for event in sent(agent.sleep(STATUS_PATIENCE_S)) if isinstance(event, RankDied))
+    assert (died.status, died.clean, died.told) == (None, False, (2,))
+    assert agent.exit(3, -9) == []
+
+
+@pytest.mark.parametrize("how", ["left", "clean"])
+def test_good_order_counts_if_the_status_stays_unknown(how: str) -> None:
+    agent = Agent().start().form(2, 3)
+    if how == "left":
+        agent.feed(ClaimLeft(rank=3, epoch=1, completed_seq=9))
+    agent.die(3, None, clean=how == "clean")
+    died = next(event for event in sent(agent.sleep(STATUS_PATIENCE_S)) if isinstance(event, RankDied))
+    assert (died.status, died.clean) == (None, True)
+    assert died.completed_seq == (9 if how == "left" else 4)
+
+
+def test_a_status_outranks_good_order() -> None:
+    """Code 3 after a tidy goodbye is no clean end."""
+    agent = Agent().start().form(2, 3)
+    agent.feed(ClaimLeft(rank=3, epoch=1, completed_seq=9))
+    (died,) = sent(agent.die(3, 3, clean=True))
+    assert (died.status, died.clean) == (3, False)
+
+
+def test_nothing_is_told_before_the_group_is_open() -> None:
+    agent = Agent().start().run(2, 3).claim(2, 3)
+    deeds = agent.die(3, -9)
+    assert written(deeds) == {}
+    assert sent(deeds)[0].told == ()
+
+
+def test_one_that_was_told_before_it_died_is_no_news_to_the_others() -> None:
+    agent = Agent().start().form(2, 3, 4)
+    agent.die(3, -9)
+    deeds = agent.die(2, 1)
+    assert written(deeds) == {}
+    assert sent(deeds)[0].told == ()
+
+
+def test_a_clean_end_is_no_news_after_a_loss() -> None:
+    agent = Agent().start().form(2, 3)
+    agent.feed(verdict(VerdictKind.RAISE, 3, losses=LOSS))
+    assert written(agent.die(2, 0)) == {}
+
+
+def test_a_death_on_order_is_no_loss() -> None:
+    agent = Agent().start().form(2, 3)
+    agent.feed(StopRank(host=1, rank=3, epoch=1, grace_s=10.0))
+    assert agent.die(3, -15) == []
+    assert agent.exit(3, -15) == []
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_written_and_acknowledged() -> None:
+    agent = Agent().start().form(2, 3)
+    deeds = agent.feed(verdict(VerdictKind.RAISE, 3, 2, losses=LOSS))
+    assert [write.rank for write in of(WriteBlock, deeds)] == [3, 2]
+    assert sent(deeds) == [VerdictWritten(host=1, verdict=5)]
+    again = agent.feed(verdict(VerdictKind.RAISE, 3, 2, losses=LOSS))
+    assert (written(again), sent(again)) == ({}, [VerdictWritten(host=1, verdict=5)])
+
+
+def test_a_verdict_for_the_dead_or_another_epoch_is_acknowledged_only() -> None:
+    agent = Agent().start().form(2, 3)
+    agent.exit(3, 0)
+    for order in (verdict(VerdictKind.STOP, 3), verdict(VerdictKind.STOP, 2, epoch=2)):
+        deeds = agent.feed(order)
+        assert (written(deeds), sent(deeds)) == ({}, [VerdictWritten(host=1, verdict=5)])
+
+
+def test_raise_does_not_soften_a_stop() -> None:
+    agent = Agent().start().form(2)
+    agent.feed(verdict(VerdictKind.STOP, 2))
+    deeds = agent.feed(verdict(VerdictKind.RAISE, 2, losses=LOSS))
+    assert written(deeds) == {2: (VerdictKind.STOP, {0})}
+
+
+def test_looks_are_for_those_who_hold_a_claim() -> None:
+    agent = Agent().start().form(2).run(3)
+    order = SampleRanks(host=1, epoch=1, ranks=(2, 3, 4))
+    assert agent.feed(order) == [ReadBlock(rank=2, epoch=1)]
+
+
+# ---- questions -----------------------------------------------------------------------------------
+
+
+def test_a_question_goes_up_once() -> None:
+    agent = Agent().start().form(2)
+    assert sent(agent.ask(2)) == [DeadlineAsked(rank=2, epoch=1, question=1, wait=wait_for(0))]
+    assert agent.ask(2) == []
+    assert sent(agent.ask(2, 2)) != []
+
+
+def test_an_answer_is_written_once() -> None:
+    agent = Agent().start().form(2)
+    agent.ask(2)
+    order = verdict(VerdictKind.KEEP_WAITING, 2, question=1)
+    (write,) = of(WriteBlock, agent.feed(order))
+    assert (write.kind, write.question, write.verdict) == (VerdictKind.KEEP_WAITING, 1, 5)
+    assert of(WriteBlock, agent.feed(order)) == []
+    assert of(WriteBlock, agent.sleep(ANSWER_PATIENCE_S)) == []
+
+
+def test_a_question_that_nobody_answers_is_answered_here() -> None:
+    agent = Agent().start().form(2)
+    agent.ask(2)
+    deeds = agent.sleep(ANSWER_PATIENCE_S)
+    (write,) = of(WriteBlock, deeds)
+    assert (write.kind, write.question, write.verdict) == (VerdictKind.KEEP_WAITING, 1, OWN_VERDICTS + 1)
+    answered = next(event for event in sent(deeds) if isinstance(event, QuestionAnswered))
+    assert (answered.rank, answered.question) == (2, 1)
+    assert answered.why == "no answer came within 2 s; the lease lapses in 58.0 s"
+    assert of(WriteBlock, agent.feed(verdict(VerdictKind.KEEP_WAITING, 2, question=1))) == []
+
+
+def test_a_loss_is_an_answer_too() -> None:
+    agent = Agent().start().form(2)
+    agent.ask(2)
+    (write,) = of(WriteBlock, agent.feed(verdict(VerdictKind.RAISE, 2, losses=LOSS, question=1)))
+    assert (write.kind, write.question) == (VerdictKind.RAISE, 1)
+    assert of(WriteBlock, agent.sleep(ANSWER_PATIENCE_S)) == []
+    assert agent.ask(2, 2) == []
+    assert of(WriteBlock, agent.feed(verdict(VerdictKind.KEEP_WAITING, 2, question=2))) == []
+
+
+def test_a_clean_loss_is_none() -> None:
+    agent = Agent().start().form(2)
+    agent.ask(2)
+    agent.feed(verdict(VerdictKind.RAISE, 2, losses=CLEAN))
+    assert of(WriteBlock, agent.sleep(ANSWER_PATIENCE_S), kind=VerdictKind.KEEP_WAITING) != []
+
+
+def test_who_is_being_ended_is_not_asked_for() -> None:
+    agent = Agent().start().form(2)
+    agent.feed(StopRank(host=1, rank=2, epoch=1, grace_s=10.0))
+    assert agent.ask(2) == []
+
+
+# ---- the rest ------------------------------------------------------------------------------------
+
+
+def test_pauses_are_told_once_each() -> None:
+    agent = Agent().start().form(2)
+    stopped = ProcessStopped(rank=2, epoch=1, signal=19)
+    assert sent(agent.feed(stopped)) == [RankPaused(rank=2, epoch=1, signal=19)]
+    assert agent.feed(stopped) == []
+    continued = ProcessContinued(rank=2, epoch=1)
+    assert sent(agent.feed(continued)) == [RankResumed(rank=2, epoch=1)]
+    assert agent.feed(continued) == []
+
+
+def test_a_desync_goes_up_unless_it_is_being_ended() -> None:
+    agent = Agent().start().form(2)
+    seen = DesyncSeen(rank=2, epoch=1, peer=0, here="a", there="b")
+    assert sent(agent.feed(seen)) == [DesyncFound(rank=2, epoch=1, peer=0, here="a", there="b")]
+    agent.feed(StopRank(host=1, rank=2, epoch=1, grace_s=10.0))
+    assert agent.feed(seen) == []
+
+
+def test_facts_of_nobody_and_out_of_order_are_dropped() -> None:
+    agent = Agent().start().run(2)
+    wait = wait_for(0)
+    for fact in (
+        QuestionFound(rank=0, epoch=1, question=1, wait=wait),
+        QuestionFound(rank=2, epoch=2, question=1, wait=wait),
+        GroupVanished(rank=2, epoch=1),
+    ):
+        assert agent.feed(fact) == []
+    agent.end(2, 0)
+    assert agent.feed(ClaimTaken(rank=2, epoch=1, pid=1)) == []
+    assert agent.machine.dropped == 4
