@@ -56,8 +56,9 @@ SWEEP_S = 6.0
 """A dead agent's guardian is waited for, so that nothing of the job lives when we end: for the grace and
 so long (its own bound for SIGKILL, and a second). Its work done, it removes the host's directory."""
 
-AGENT_END_S = 5.0
-"""An agent that was told to end, and whose ranks are gone, gets so long before it is killed."""
+AGENT_END_S = 8.0
+"""An agent that was told to end, and whose ranks are gone, gets so long before it is killed: its own bound
+for what left the ranks' groups (5 s), and time for its last words."""
 
 
 class SupervisorLoop:
@@ -330,6 +331,7 @@ class SupervisorLoop:
     def _agent_exited(self, host: int, agent: LocalAgent) -> None:
         self._stdin.host_gone(host)
         self._open_streams = {s for s in self._open_streams if self._spec.placement[s[0]] != host}
+        self._unswept.add(host)
         self._feed(AgentExited(host=host, status=agent.status))
         self._look_whether_swept(host, self._driver.now() + self._spec.timeouts.grace_s + SWEEP_S)
 
@@ -339,7 +341,6 @@ class SupervisorLoop:
             self._unswept.discard(host)
             self._feed(HostSwept(host=host))
         elif self._driver.now() < give_up_at:
-            self._unswept.add(host)
             look = functools.partial(self._look_whether_swept, host, give_up_at)
             self._driver.call_later(SWEEP_LOOK_S, look)
         else:

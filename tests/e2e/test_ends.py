@@ -162,6 +162,13 @@ def test_stopped_ranks_and_grandchildren_end_too() -> None:
         job.assert_nothing_left()
 
 
+def test_what_a_rank_leaves_running_ends_with_the_job() -> None:
+    with Job(*sh("setsid -f sleep 1000; setsid -f sh -c 'trap \"\" TERM; sleep 1000'"), ranks=2) as job:
+        assert job.end(20) == 0, job.describe()
+        assert job.stderr.all == [], "the agent itself ended them, nobody had to end the agent"
+        job.assert_nothing_left(0.5)
+
+
 # ---- somebody of ours is killed ------------------------------------------------------------------
 
 
@@ -181,12 +188,14 @@ def test_deaf_ranks_do_not_outlive_a_killed_supervisor() -> None:
         job.assert_nothing_left(1.0 + 5.0)
 
 
-def test_a_killed_agent_ends_the_job_as_control_lost() -> None:
-    with Job(*ENDLESS, options=("--grace", "2s")) as job:
+@pytest.mark.parametrize("ranks", [ENDLESS, DEAF], ids=["polite", "deaf"])
+def test_a_killed_agent_ends_the_job_as_control_lost(ranks: tuple[str, ...]) -> None:
+    with Job(*ranks, options=("--grace", "1s")) as job:
         wait_up(job)
         os.kill(agent_pid(job), signal.SIGKILL)
         assert job.end(20) == 72, job.describe()
-        job.assert_nothing_left(2.0 + 5.0)
+        # The end of jlaunch is the end of all: it has waited for the guardian.
+        job.assert_nothing_left(0.5)
 
 
 def test_deaf_ranks_do_not_outlive_supervisor_and_agent_killed_at_once() -> None:

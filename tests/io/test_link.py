@@ -12,7 +12,16 @@ import zmq
 from jlaunch.core.actions import OpenGroup, RenewLease
 from jlaunch.core.events import AgentReady, HeartbeatArrived
 from jlaunch.core.messages import Formed, Output, OutputTaken, Up, encode_from_rank, encode_up
-from jlaunch.io.link import AgentLink, KeyPair, RanksLink, SupervisorLink, new_keys
+from jlaunch.io.link import (
+    BACKLOG_MESSAGES,
+    AgentLink,
+    KeyPair,
+    LinkError,
+    RanksLink,
+    SupervisorLink,
+    _Backlog,
+    new_keys,
+)
 
 WAIT_MS = 5000
 SILENCE_MS = 300
@@ -143,6 +152,32 @@ def test_what_does_not_fit_waits_in_order(net: Net) -> None:
     assert net.turn(lambda: len(net.got) == count)
     assert [message.body.rank for message in net.got] == list(range(count))  # type: ignore[union-attr]
     assert not agent.has_backlog
+
+
+def test_nothing_overtakes_what_waits() -> None:
+    taken: list[int] = []
+    is_open = False
+
+    def send(message: int) -> bool:
+        if is_open:
+            taken.append(message)
+        return is_open
+
+    backlog = _Backlog(send)
+    backlog.put(1)
+    is_open = True
+    backlog.put(2)
+    assert taken == []
+    backlog.flush()
+    assert taken == [1, 2]
+
+
+def test_a_peer_that_takes_nothing_for_ever_is_an_error() -> None:
+    backlog = _Backlog(lambda _: False)
+    for message in range(BACKLOG_MESSAGES):
+        backlog.put(message)
+    with pytest.raises(LinkError):
+        backlog.put(BACKLOG_MESSAGES)
 
 
 def test_sending_to_a_host_that_never_spoke_or_is_gone_is_no_error(net: Net) -> None:
