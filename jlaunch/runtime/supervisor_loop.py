@@ -44,6 +44,7 @@ from jlaunch.runtime.driver import Driver, MachineDriver
 from jlaunch.runtime.output import OutputView
 from jlaunch.runtime.status_server import StatusServer
 from jlaunch.runtime.stdin import StdinReader
+from jlaunch.view.ending import ending_lines
 
 SIGN_OF_LIFE_INTERVAL_S = 0.2
 """Output is a sign of life; a flood of it is told to the machine no more often than this."""
@@ -371,13 +372,8 @@ class SupervisorLoop:
         if self._unswept or any(agent.status is None for agent in self._agents.values()):
             return
         self._is_leaving = True
-        for rank, lines in sorted(self._ended.tails.items()):
-            if lines:
-                self._output.say(f"jlaunch: the last lines of rank {rank} on stderr:")
-                for line in lines:
-                    self._output.say(f"  [{rank}] {line}")
-        if self._ended.cause:
-            self._output.say(f"jlaunch: {self._ended.cause}")
+        for line in ending_lines(self._ended.cause, self._ended.tails):
+            self._output.say(line)
         if self._was_stopped:
             # Who asked for the end gets it, also if nobody reads the output.
             self._driver.call_later(self._spec.timeouts.grace_s, self._driver.stop)
