@@ -90,7 +90,8 @@ class Writer:
 class OutputView:
     """Shows the ranks' output as ``--output`` says, keeps ``--log-dir``, and hands credit back.
 
-    ``acknowledge`` takes a host and a number of bytes that were passed on.
+    ``acknowledge`` takes a host and a number of bytes that were passed on. ``reader_left`` is called once
+    when whoever reads our stdout has gone (a pipe's ``head``, a pager): nobody wants the rest.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class OutputView:
         mode: OutputMode,
         log_dir: str | None,
         acknowledge: Callable[[int, int], None],
+        reader_left: Callable[[], None],
     ) -> None:
         self._driver = driver
         self._mode = mode
         self._acknowledge = acknowledge
+        self._reader_left = reader_left
         self._owed: Counter[int] = Counter()
         self._wake = WakeUp(driver, self._written)
         self._writer = Writer(self._wake.set)
@@ -164,6 +167,9 @@ class OutputView:
             on_idle()
 
     def _tell(self, fd: int, error: OSError) -> None:
+        if fd == STDOUT and isinstance(error, BrokenPipeError):
+            self._reader_left()
+            return
         name = {STDOUT: "stdout", STDERR: "stderr"}.get(fd)
         where = name or (self._logs.path(fd) if self._logs is not None else None) or f"descriptor {fd}"
         self.say(f"jlaunch: {where} cannot be written any more ({error.strerror}): its output is dropped")

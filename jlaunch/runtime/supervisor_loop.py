@@ -113,7 +113,11 @@ class SupervisorLoop:
         driver.watch(self._link.socket, self._receive)
         driver.watch(self._link.zap_socket, self._link.answer_zap)
         self._output = OutputView(
-            driver, mode=spec.output, log_dir=spec.log_dir, acknowledge=self._acknowledge
+            driver,
+            mode=spec.output,
+            log_dir=spec.log_dir,
+            acknowledge=self._acknowledge,
+            reader_left=self._reader_left,
         )
         self._stdin = StdinReader(driver, 0, self._send_stdin)
         self._status = StatusServer(
@@ -163,6 +167,11 @@ class SupervisorLoop:
             self._driver.stop()
         self._was_stopped = True
         self._feed(StopRequested(signal=number))
+
+    def _reader_left(self) -> None:
+        """As for any program of a pipeline: who cannot write any more was sent SIGPIPE."""
+        if self._ended is None:
+            self._stop_requested(signal.SIGPIPE)
 
     def _receive(self) -> None:
         for message in self._link.receive():
