@@ -272,9 +272,6 @@ class Detector:
     # ---- the limit is reached ------------------------------------------------------------------
 
     def _start_verifying(self, hold_up: HoldUp, now: float) -> None:
-        if self._limit_at(hold_up) > now:
-            self._arm(hold_up, now)
-            return
         hold_up.verifying_since = now
         circle = self._circle(hold_up.rank) or ()
         others = dict.fromkeys((*list(hold_up.askers)[:WITNESSES_MAX], *circle))

@@ -70,6 +70,7 @@ from jlaunch.core.process import (
     BOUND,
     DEATH,
     KILL,
+    OWN_VERDICTS,
     STATUS_PATIENCE_S,
     TERM,
     ProcessMachine,
@@ -77,9 +78,6 @@ from jlaunch.core.process import (
 from jlaunch.core.spec import JobSpec
 
 _UNBORN = "it was stopped before it was started"
-
-OWN_VERDICTS = 1 << 30
-"""Verdicts that an agent writes by itself are numbered from here on, the supervisor's from 1."""
 
 
 class LocalRanks:

@@ -35,6 +35,9 @@ ANSWER_PATIENCE_S = 2.0
 """How long a question waits for the supervisor, who needs one look at most, before the agent answers
 "keep waiting" by itself. Whether the supervisor was heard says nothing: the way up may be the broken one."""
 
+OWN_VERDICTS = 1 << 30
+"""Verdicts that an agent writes by itself are numbered from here on, the supervisor's from 1."""
+
 SWEEP_DELAY_S = 0.05
 """From the end of the leading process to SIGTERM for its group: nearly always the group is empty, and
 that is known at once, and no signal must go to a group that is gone."""
@@ -214,7 +217,7 @@ class ProcessMachine(Machine[ProcessState]):
         deeds: list[Deed] = []
         if self.block.kind is not VerdictKind.STOP:
             self.block.merge(VerdictKind.STOP, (), 0)
-            deeds.append(self.write(0))
+            deeds.append(self.write(OWN_VERDICTS))
         if self.has_claim and not self.is_paused and not self._has_left_wait:
             self._timers.set((TERM, self.rank), now + TERM_DELAY_S)
         else:

@@ -17,6 +17,7 @@ from jlaunch.core.events import (
     JobStarted,
     RankClaimed,
     RankDied,
+    RankEvent,
     RankExited,
     RankFormed,
     RankJoined,
@@ -119,8 +120,14 @@ class Driven:
     def hear(self, event: AgentEvent, host: int | None = None) -> list[Action]:
         """An agent's word; the host is the rank's, if the event has one."""
         if host is None:
-            host = self.spec.placement[event.rank] if hasattr(event, "rank") else event.host  # type: ignore[union-attr]
+            host = self.spec.placement[event.rank] if isinstance(event, RankEvent) else self._host_of(event)
         return self.feed(AgentHeard(host=host, incarnation=f"{host}.{self.lives[host]}", event=event))
+
+    @staticmethod
+    def _host_of(event: AgentEvent) -> int:
+        host = getattr(event, "host", None)
+        assert isinstance(host, int)
+        return host
 
     def sleep(self, span_s: float, *, beating: bool = True) -> list[Action]:
         """Let time pass, step by step; agents send heartbeats unless told otherwise."""

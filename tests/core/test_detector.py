@@ -239,6 +239,40 @@ def test_an_accusation_needs_a_look_at_the_accused() -> None:
     assert driven.machine.epoch.losses.all == ()
 
 
+def test_an_accusation_needs_a_look_at_a_witness() -> None:
+    driven = job()
+    driven.ask(0, 2)
+    driven.look(2)
+    driven.sleep(20.0)
+    driven.look(2)
+    driven.sleep(LOOK_TIMEOUT_S)
+    assert driven.machine.epoch.losses.all == ()
+
+
+def test_who_moves_in_the_last_moment_is_not_accused() -> None:
+    driven = job()
+    driven.ask(0, 2)
+    driven.look(2)
+    driven.sleep(20.0)
+    driven.look(2, progress=2)
+    driven.look(0, wait_for(2))
+    assert driven.machine.epoch.losses.all == ()
+    assert said(late(driven, 15.0, progress=2)) == ""
+
+
+def test_a_circle_needs_a_question_about_each_of_its_ranks() -> None:
+    """1 was just seen waiting for 0, but has not waited for the deadline yet: not enough to accuse both."""
+    driven = job()
+    waits = {0: wait_for(1), 1: wait_for(0), 2: None}
+    driven.ask(0, 1)
+    for _ in range(60):
+        for action in driven.sleep(0.5):
+            if isinstance(action, SampleRanks):
+                for rank in action.ranks:
+                    driven.look(rank, waits[rank])
+    assert driven.machine.epoch.losses.all == ()
+
+
 def test_who_waits_for_a_late_one_is_not_to_blame() -> None:
     """0 waits for 1, 1 waits for 2, 2 computes: 2 is stuck, 1 is not."""
     driven = job()
@@ -272,8 +306,8 @@ def test_ranks_that_wait_for_one_another_are_a_deadlock() -> None:
 def test_a_circle_in_which_one_moves_is_none() -> None:
     driven = job()
     waits = {0: wait_for(1), 1: wait_for(0), 2: None}
-    for rank in (0, 1):
-        driven.ask(rank, *waits[rank].waiting_for)
+    driven.ask(0, 1)
+    driven.ask(1, 0)
     moves = 0
     for _ in range(90):
         for action in driven.sleep(0.5):

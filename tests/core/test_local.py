@@ -48,9 +48,8 @@ from jlaunch.core.facts import (
     QuestionFound,
     RankSpoke,
 )
-from jlaunch.core.local import OWN_VERDICTS
 from jlaunch.core.messages import Formed, InitFailed, Join, Report
-from jlaunch.core.process import ANSWER_PATIENCE_S, STATUS_PATIENCE_S
+from jlaunch.core.process import ANSWER_PATIENCE_S, OWN_VERDICTS, STATUS_PATIENCE_S
 from jlaunch.core.spec import Policy
 from tests.core.agent_driving import Agent, of, sent, written
 from tests.core.driving import wait_for

@@ -112,7 +112,8 @@ def test_never_is_not_a_moment() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.floats(0, 100)))))
 def test_timers_agree_with_a_dictionary(steps: list[tuple[str, float | None]]) -> None:
-    timers, model = Timers(), {}
+    timers = Timers()
+    model: dict[str, float] = {}
     for name, at in steps:
         if at is None:
             timers.cancel(name)

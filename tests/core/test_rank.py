@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jlaunch.core.contract import Reason
@@ -25,7 +27,7 @@ from jlaunch.core.events import (
 from jlaunch.core.rank import TRANSITIONS, RankMachine, RankState
 from tests.core.driving import sample, wait_for
 
-AT = {"rank": 2, "epoch": 1}
+AT: dict[str, Any] = {"rank": 2, "epoch": 1}
 SPAWNED = RankSpawned(**AT, pid=7)
 CLAIMED = RankClaimed(**AT, pid=8)
 JOINED = RankJoined(**AT, address=b"here")
