@@ -51,6 +51,7 @@ class Losses:
         self._told: dict[int, set[int]] = {}
         self._fences: dict[int, int] = {}
         self._to_stop: list[int] = []
+        self._has_news = False
         self._is_urgent = False
         self.timers = Timers()
 
@@ -77,6 +78,7 @@ class Losses:
         """``loss`` happened; the agent has told the ranks ``told`` already."""
         self._losses[loss.rank] = loss
         self._whys[loss.rank] = why
+        self._has_news = True
         self._is_urgent = self._is_urgent or not loss.clean
         if not told:
             return []
@@ -127,14 +129,15 @@ class Losses:
         if self._fences:
             return []
         self.timers.cancel(_FENCE)
-        untold = self._untold()
-        if untold and not self._is_urgent:
+        if not self._has_news:
+            return []
+        if not self._is_urgent:
             if not self.timers.is_set(_CLEAN):
                 self.timers.set(_CLEAN, now + CLEAN_DELAY_S)
             return []
         self.timers.cancel(_CLEAN)
-        self._is_urgent = False
-        actions = self._tell(untold)
+        self._has_news = self._is_urgent = False
+        actions = self._tell(self._untold())
         for rank in self._to_stop:
             actions += stop_rank(self._ranks[rank], self._grace_s, now)
         self._to_stop.clear()
@@ -148,8 +151,6 @@ class Losses:
 
     def _untold(self) -> dict[int, list[int]]:
         """By host: the survivors that do not know all losses."""
-        if not self._losses:
-            return {}
         untold: dict[int, list[int]] = {}
         count = len(self._losses)
         for rank in self._ranks:
