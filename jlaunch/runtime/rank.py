@@ -72,16 +72,16 @@ class Rank:
 
     def report(self, numbers: Mapping[str, float]) -> None:
         """Tell the agent that the program moves, and (at most ten times a second) where it is."""
-        if self._membership is None or self._link is None or self._group is None:
+        if self._membership is None or self._group is None:
             return
         self._membership.report()
-        # Another thread is reporting: this one's numbers are as good as its own.
+        # Another thread is reporting (its numbers are as good as these), or the rank is leaving.
         if not self._lock.acquire(blocking=False):
             return
         try:
             self._numbers.update(numbers)
             now = time.monotonic()
-            if now >= self._report_at and self._link.report(self._numbers):
+            if now >= self._report_at and self._link is not None and self._link.report(self._numbers):
                 self._report_at = now + REPORT_INTERVAL_S
                 self._numbers = {}
         finally:
@@ -152,7 +152,10 @@ class Rank:
         )
 
     def _install_sigterm(self) -> None:
-        """Make SIGTERM raise JobStopping, unless the program has a handler of its own."""
+        """Make SIGTERM raise JobStopping, unless the program has a handler of its own.
+
+        Python sets handlers in the main thread only: an ``init`` elsewhere leaves SIGTERM to the system.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

@@ -111,7 +111,7 @@ class StandIn:
             Lines(_pipe(process.stderr), f"stderr of rank {rank}") for rank, process in self._each()
         ]
 
-    def __enter__(self) -> StandIn:
+    def __enter__(self) -> StandIn:  # noqa: PYI034 (Self needs Python 3.11)
         return self
 
     def __exit__(self, *_: object) -> None:

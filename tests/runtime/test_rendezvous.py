@@ -90,6 +90,17 @@ def test_another_version_of_mlx_is_one_clear_error() -> None:
     backend.check_mlx_version("0.32.4", "0.32.4")
 
 
+def test_rank_with_another_mlx_says_so_and_the_agent_is_told() -> None:
+    program = INIT.replace("try:\n", "import jlaunch.backend._build as b; b.MLX_VERSION = '0.1.2'\ntry:\n", 1)
+    with StandIn(program, forms=False) as ranks:
+        told = ranks.heard(InitFailed, 0)
+        assert told.error.startswith("ImportError: jlaunch was built against mlx 0.1.2, but mlx ")
+        assert "pip install" in told.error
+        assert ranks.said(0, "error") == "ImportError"
+        assert ranks.said(0, "again") == "ImportError"
+        assert ranks.wait(0) == 1
+
+
 LEAVE = """
 import atexit, json, os, sys, threading
 import mlx.core as mx

@@ -10,7 +10,7 @@
 /**
  * The group that this process is in, if any: the one place from which it can be
  * taken away. Whoever uses it holds a shared_ptr for as long as one call, so
- * that after take() the group's resources are released as soon as the running
+ * that after close() the group's resources are released as soon as the running
  * collective has ended, however many arrays still refer to the group. Any
  * thread.
  */
@@ -39,14 +39,22 @@ class GroupCell {
     return group;
   }
 
-  std::shared_ptr<Group> take() {
+  /** Takes the group away, for good: the process is exiting. */
+  std::shared_ptr<Group> close() {
     std::lock_guard lock(mutex_);
+    is_closed_ = true;
     return std::exchange(group_, nullptr);
+  }
+
+  bool is_closed() const {
+    std::lock_guard lock(mutex_);
+    return is_closed_;
   }
 
  private:
   mutable std::mutex mutex_;
   std::shared_ptr<Group> group_;
+  bool is_closed_ = false;
 };
 
 } // namespace jlaunch

@@ -61,7 +61,7 @@ Membership::Membership(
 
 Membership::~Membership() {
   if (getpid() != pid_) {
-    keep_for_ever(cell_->take());
+    keep_for_ever(cell_->close());
     return;
   }
   leave();
@@ -127,7 +127,7 @@ void Membership::leave() {
   if (getpid() != pid_) {
     return;
   }
-  if (auto group = cell_->take()) {
+  if (auto group = cell_->close()) {
     Failure leaving;
     leaving.kind = Failure::Kind::job_stopping;
     leaving.epoch = group->epoch();

@@ -51,6 +51,19 @@ void require_contiguous(const mx::array& a) {
   }
 }
 
+/**
+ * At exit, the end of a task that a daemon thread waits for: that thread would
+ * wake up and want the GIL of an interpreter that is being finalized, which ends
+ * it by force in the middle of C++ frames, and so the process by abort. MLX
+ * joins no stream's thread.
+ */
+[[noreturn]] void sleep_for_ever() {
+  static const std::atomic<bool> woken{false};
+  for (;;) {
+    woken.wait(false);
+  }
+}
+
 template <typename T>
 void fill(void* out, std::size_t bytes, T value) {
   for (std::size_t at = 0; at + sizeof(T) <= bytes; at += sizeof(T)) {
@@ -234,6 +247,9 @@ void MlxGroup::put(mx::Stream stream, const Output& output, Call call) {
       error = e.what();
     }
     order->pass();
+    if (!origin.main_thread && cell->is_closed()) {
+      sleep_for_ever();
+    }
     if (error) {
       throw std::runtime_error(*error);
     }
