@@ -54,7 +54,7 @@ WORDS_ALLOWED = {
     ("jlaunch/backend/tests/soft_provider_test.cpp", "node"): "as in the soft provider",
     ("jlaunch/backend/soft/*", "node"): "verbs' word for what a device belongs to",
     ("jlaunch/backend/src/robust_life.cpp", "node"): "an element of the kernel's robust list",
-    ("jlaunch/*.py", "daemon"): "a thread's attribute in Python",
+    ("jlaunch/*", "daemon"): "a thread's attribute in Python",
     ("jlaunch/*.py", "zombie"): "the system's word for a process that is not reaped yet",
     ("docs/glossary.md", "*"): "it names the words not to use",
     ("docs/adr/*", "worker"): "names of other projects' parts",
