@@ -2,11 +2,11 @@
 
 Rules of this file. Whatever comes from an agent passes ``admit``: only the present incarnation of a
 host that was not given up is heard. Two planes must agree before a host that may be healthy is lost:
-its control link is silent past the host timeout, *and* a collective that needs one of its ranks has
-been pending since about when it fell silent, without progress, while that rank was last seen inside
-a collective. Else it stays suspect until its lease has lapsed: a management switch that reboots must
-not end a healthy job. (A rank that was last seen outside any collective may be late, and late is not
-lost.)
+its control link is silent past the host timeout, *and* a collective that needs one of its ranks still
+pends, and that rank was last seen inside this very collective. Else it stays suspect until its lease
+has lapsed: a management switch that reboots must not end a healthy job. A rank that was last seen
+elsewhere may be late, and late is not lost, also when it was inside another collective a moment before
+(seed 20231).
 """
 
 from __future__ import annotations
@@ -197,19 +197,16 @@ class Fleet:
         return turns
 
     def _pending_since_silence(self, silent: HostMachine, ranks: tuple[int, ...], now: float) -> str | None:
-        """The data plane's word: who has waited, since the silence began, for a rank seen inside?"""
-        assert silent.heard_at is not None
-        inside = [rank for rank in ranks if rank in silent.waits]
-        if not inside:
-            return None
-        latest = silent.heard_at + 2 * self._interval_s
-        for host in self._used:
+        """The data plane's word: who waits for a rank in the very collective it was last seen inside?"""
+        inside = {rank: silent.waits[rank] for rank in ranks if rank in silent.waits}
+        for host in self._used if inside else ():
             machine = self.machines[host]
             if not machine.is_ready or now - machine.waits_at > 2 * self._interval_s:
                 continue
             for rank, wait in machine.waits.items():
-                for needed in inside:
-                    if needed in wait.waiting_for and machine.waits_at - wait.waited_s <= latest:
+                for needed in wait.waiting_for:
+                    seen = inside.get(needed)
+                    if seen is not None and (seen.group, seen.seq) == (wait.group, wait.seq):
                         return _pending_text(rank, needed, wait)
         return None
 

@@ -89,7 +89,7 @@ class Start:
     # ---- time ------------------------------------------------------------------------------------
 
     def be_patient(self, now: float) -> None:
-        """A host spoke again, or we did: what the ranks did in the meantime is still to be read."""
+        """A host spoke again, or we did, or a rank runs again: what is to come is still under way."""
         if self.times_out_at is not None:
             self.times_out_at = max(self.times_out_at, now + self._epoch.spec.timeouts.host_timeout_s)
 
@@ -100,9 +100,8 @@ class Start:
         epoch = self._epoch
         missing = self.rendezvous.missing()
         patience_s = suspect_after_s(epoch.spec.timeouts)
-        is_heard = all(epoch.hosts[epoch.ranks[rank].host].is_ready for rank in missing)
-        if not is_heard:
-            # Their joining may be under way.
+        if any(self._is_excused(rank, now) for rank in missing):
+            # Their joining may be under way, or is waited for.
             self.times_out_at = now + patience_s
             return
         names = ", ".join(epoch.name(rank) for rank in missing[:NAMES_MAX])
@@ -112,6 +111,14 @@ class Start:
         text = f"no group within {limit_s:g} s after rank {first} entered init: missing {names}"
         epoch.record(CauseKind.START_TIMEOUT, text, missing)
         epoch.lose(missing, Reason.INIT_FAILED, text)
+
+    def _is_excused(self, rank: int, now: float) -> bool:
+        """Whether it cannot be heard, or is paused within its limit."""
+        machine = self._epoch.ranks[rank]
+        if not self._epoch.hosts[machine.host].is_ready:
+            return True
+        max_pause_s = self._epoch.spec.timeouts.max_pause_s
+        return machine.paused_at is not None and now < machine.paused_at + max_pause_s
 
     def _doom(self, finished: int, waiting: int, now: float) -> None:
         """The group cannot form, because a rank that it needs has ended with 0."""

@@ -52,6 +52,7 @@ class Waits:
     def resumed(self, event: RankResumed, now: float) -> None:
         """It runs again."""
         self._epoch.out.append(Say(level="note", text=f"{self._epoch.name(event.rank)} runs again"))
+        self._epoch.beginning.be_patient(now)
         self._act_on(self.detector.changed(event.rank, now))
 
     def sampled(self, event: RankSampled, now: float) -> None:

@@ -13,7 +13,9 @@ from jlaunch.core.events import (
     QuestionAnswered,
     RankClaimed,
     RankInitFailed,
+    RankPaused,
     RankReported,
+    RankResumed,
     RankSpawned,
 )
 from jlaunch.core.spec import Policy
@@ -281,6 +283,19 @@ def test_the_start_timeout_waits_for_who_cannot_be_heard() -> None:
     assert "no group" not in said(job.done)
     job.sleep(4.0)
     assert "no group within 30 s after rank 0 entered init: missing rank 1 on h1" in said(job.done)
+
+
+def test_the_start_timeout_waits_for_a_pause_within_its_limit() -> None:
+    """Seed 20373."""
+    job = starting().claim(0, 1, 2).join(0, 1)
+    job.sleep(28.0)
+    job.hear(RankPaused(rank=2, epoch=1))
+    job.sleep(4.5)
+    job.hear(RankResumed(rank=2, epoch=1))
+    job.sleep(4.5)
+    assert "no group" not in said(job.done)
+    job.sleep(1.0)
+    assert "no group" in said(job.done)
 
 
 def test_a_group_that_is_open_is_not_timed() -> None:

@@ -279,12 +279,14 @@ def test_restart_begins_when_every_old_rank_is_gone() -> None:
 
 def test_restart_waits_for_the_lease_of_a_host_that_nobody_can_reach() -> None:
     """(e) The host is lost after the host timeout, but its ranks may live until its lease has lapsed."""
-    plan = schedule(Policy.RESTART, (2.0, "cut all", 2, 4.9), base=changed(steps=200, compute_s=0.02))
+    plan = schedule(
+        Policy.RESTART, (3.0, "cut all", 2, 4.9), plans={(0, 1): changed(late_step=3, late_s=2.5)}
+    )
     world = simulate(plan)
     assert end_of(world).code == 0
     assert world.truth.last_epoch == 2
     begin = min(move.at for move in world.supervisor.machine.story if move.after.name == "PREPARING")
-    assert begin >= 2.0 + TIMEOUTS.lease_s + TIMEOUTS.grace_s - 1.0
+    assert begin >= 3.0 + TIMEOUTS.lease_s + TIMEOUTS.grace_s - 1.0
 
 
 def test_the_restart_budget_is_spent_by_every_path() -> None:
@@ -337,13 +339,21 @@ def test_a_control_network_that_is_away_ends_nothing() -> None:
 
 
 def test_a_host_that_drops_off_both_networks_is_lost_in_time() -> None:
-    """Within the host timeout, by the data plane's word."""
-    plan = schedule(Policy.STOP, (2.0, "cut all", 2, 60.0), base=changed(steps=400, compute_s=0.02))
+    """Within the host timeout, by the data plane's word: it was last seen inside what now pends."""
+    plan = schedule(Policy.STOP, (3.0, "cut all", 2, 60.0), plans={(0, 1): changed(late_step=3, late_s=2.5)})
     world = simulate(plan)
     assert end_of(world).code == 68
     assert "host h2 lost: not heard for" in end_of(world).cause
     moment = next(at for at, text in world.supervisor.machine.happenings if "lost" in text)
-    assert moment <= 2.0 + TIMEOUTS.host_timeout_s + 0.5
+    assert moment <= 3.0 + TIMEOUTS.host_timeout_s + 0.5
+
+
+def test_a_rank_that_became_late_as_its_host_fell_silent_is_not_lost() -> None:
+    """Seed 20231: inside a collective at the last heartbeat, computing and reporting ever after."""
+    late = changed(late_step=3, late_s=9.0, late_reports=True)
+    for moment in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6):
+        plan = schedule(Policy.STOP, (moment, "cut", 2, 6.0), plans={(2, 1): late}, kind="benign")
+        assert end_of(simulate(plan)).code == 0
 
 
 def test_an_agent_that_is_killed_takes_control_along() -> None:
