@@ -155,8 +155,9 @@ def _ended(stage: Stage, story: Story, expected: int) -> Story:
     code, out = stage.end()
     if code != expected:
         raise SceneFailed(f"exit code {expected}: found {code}; jlaunch printed:\n{out}")
-    said = [line.removeprefix("jlaunch: ") for line in out.splitlines() if line.startswith("jlaunch: rank")]
-    story.add(": ".join([f"jlaunch has ended with exit code {code}", *said[:1]]))
+    last = out.splitlines()[-1:] if code else []
+    why = [line.removeprefix("jlaunch: ") for line in last]
+    story.add(": ".join([f"jlaunch has ended with exit code {code}", *why]))
     return story
 
 
