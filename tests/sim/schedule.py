@@ -12,6 +12,8 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from jlaunch.core.spec import HostSpec, JobSpec, Policy, Timeouts
 from tests.sim.plan import RankPlan
 
@@ -80,6 +82,9 @@ def draw(seed: int, hosts: int | None = None) -> Schedule:
     if kind != "calm":
         schedule.loss = rng.choice((0.0, 0.0, 0.05, 0.2))
     if kind == "benign":
+        # The start timeout bounds the start, whatever the reason: here it must not be reached.
+        patient = msgspec.structs.replace(spec.timeouts, start_timeout_s=60.0)
+        schedule.spec = msgspec.structs.replace(spec, timeouts=patient)
         _add_benign(schedule, rng)
     elif kind == "single":
         _add_single(schedule, rng)

@@ -28,6 +28,7 @@ from jlaunch.core.policy import Reaction
 from jlaunch.core.process import ProcessMachine
 from jlaunch.core.start import Start
 from jlaunch.core.waits import Waits
+from tests.sim import test_found as found
 from tests.sim import test_scenarios as scenarios
 from tests.sim.run import simulate
 from tests.sim.schedule import draw
@@ -100,7 +101,7 @@ MUTANTS: dict[str, tuple[Catcher, Planted]] = {
     "every death is a consequence": (7, (Epoch, "_is_consequence", lambda *_: True)),
     "every policy tells and runs on": (6, (epoch_module, "reaction", lambda *_: Reaction.TELL)),
     "a start timeout while nobody can be heard": (
-        scenarios.test_a_start_timeout_is_not_blamed_on_ranks_when_the_supervisor_slept,
+        found.test_a_start_timeout_is_not_blamed_on_ranks_when_the_supervisor_slept,
         (Start, "be_patient", _nothing),
     ),
 }

@@ -1,73 +1,17 @@
-"""Named scenarios: the races that have one right answer, and every bug that a seed has found.
+"""Named scenarios: the races that have one right answer.
 
 Each is a schedule written by hand and run through the whole simulated job.
 """
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from jlaunch.core.actions import EndJob
 from jlaunch.core.contract import Reason, VerdictKind
-from jlaunch.core.spec import HostSpec, JobSpec, Policy, Timeouts
-from tests.sim.plan import RankPlan
+from jlaunch.core.spec import Policy
+from tests.sim.by_hand import WAITING, changed, end_of, schedule
 from tests.sim.run import simulate
-from tests.sim.schedule import TIMEOUTS, Schedule
-from tests.sim.world import World
-
-
-def schedule(
-    policy: Policy,
-    *faults: tuple[float, str, int, float],
-    hosts: int = 3,
-    per_host: int = 1,
-    is_local: bool = False,
-    plans: dict[tuple[int, int], RankPlan] | None = None,
-    base: RankPlan | None = None,
-    timeouts: Timeouts = TIMEOUTS,
-    kind: str = "scenario",
-    heal_at_s: float = 60.0,
-) -> Schedule:
-    """A schedule by hand."""
-    spec = JobSpec(
-        job="scenario",
-        program=("train.py",),
-        hosts=tuple(HostSpec(name=f"h{index}", is_local=is_local and index == 0) for index in range(hosts)),
-        placement=tuple(index for index in range(hosts) for _ in range(per_host)),
-        cwd="/",
-        policy=policy,
-        timeouts=timeouts,
-        max_restarts=2,
-    )
-    return Schedule(
-        seed=1,
-        kind=kind,
-        spec=spec,
-        plans=plans or {},
-        base=base or RankPlan(steps=6, compute_s=0.3),
-        faults=list(faults),
-        skews=(1.0,) * hosts,
-        heal_at_s=heal_at_s,
-    )
-
-
-def end_of(world: World) -> EndJob:
-    """How the job ended."""
-    assert world.supervisor.end is not None
-    return world.supervisor.end
-
-
-def changed(**changes: object) -> RankPlan:
-    """The usual plan with changes."""
-    return RankPlan(**{"steps": 6, "compute_s": 0.3, **changes})  # type: ignore[arg-type]
-
-
-WAITING = Timeouts(
-    **{**{name: getattr(TIMEOUTS, name) for name in TIMEOUTS.__struct_fields__}, "max_pause_s": math.inf}
-)
-
+from tests.sim.schedule import TIMEOUTS
 
 # ---- (a) loss against clean end ------------------------------------------------------------------
 
@@ -362,49 +306,3 @@ def test_an_agent_that_is_killed_takes_control_along() -> None:
     assert end_of(local).code == 72
     remote = simulate(schedule(Policy.STOP, (1.5, "kill agent", 1, 0.0), is_local=True))
     assert end_of(remote).code == 68
-
-
-# ---- what seeds have found -------------------------------------------------------------------------
-
-
-def test_a_start_timeout_is_not_blamed_on_ranks_that_cannot_be_heard() -> None:
-    """Seed 720: the control network was away while the ranks joined."""
-    plan = schedule(
-        Policy.RAISE,
-        (0.5, "cut", 1, 7.8),
-        plans={(1, 1): changed(init_delay_s=2.0)},
-        kind="benign",
-    )
-    assert end_of(simulate(plan)).code == 0
-
-
-def test_a_start_timeout_is_not_blamed_on_ranks_when_the_supervisor_slept() -> None:
-    """Seed 6722."""
-    plan = schedule(
-        Policy.RAISE,
-        (0.5, "freeze supervisor", 0, 8.7),
-        plans={(1, 1): changed(init_delay_s=2.0)},
-        kind="benign",
-    )
-    assert end_of(simulate(plan)).code == 0
-
-
-def test_an_unkillable_grandchild_ends_the_wait() -> None:
-    """Seed 1721: the rank had ended by itself, what it left behind could not be killed."""
-    plan = changed(is_unkillable=True, has_grandchild=True, obeys_term=False)
-    world = simulate(schedule(Policy.RAISE, plans={(1, 1): plan}))
-    assert end_of(world).code == 71
-
-
-def test_an_agent_lost_before_the_first_epoch_ends_the_job() -> None:
-    """Seed 464: whatever the policy, without its host the job cannot begin."""
-    world = simulate(schedule(Policy.RAISE, (0.2, "kill agent", 0, 0.0), is_local=True))
-    assert end_of(world).code == 72
-    assert world.processes() == [] or world.truth.last_epoch == 1
-
-
-def test_an_init_failure_under_stop_keeps_its_cause() -> None:
-    """Seed 763: the rank that failed was stopped by us; our signal is not its exit code."""
-    world = simulate(schedule(Policy.STOP, plans={(1, 1): changed(init_error="no device")}))
-    assert end_of(world).code in (1, 69)
-    assert end_of(world).cause == "rank 1 on h1 failed in init: no device"
