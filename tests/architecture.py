@@ -193,26 +193,19 @@ def contract(root: Path) -> list[str]:
 def promises(root: Path) -> list[str]:
     """Promises without a test, and tests named in ``docs/promises.md`` that do not exist."""
     text = (root / "docs" / "promises.md").read_text()
-    sections = re.split(r"^## (\d+)\. ", text, flags=re.MULTILINE)[1:]
+    _, *sections = re.split(r"^## (\d+)\. ", text, flags=re.MULTILINE)
     numbers = [int(number) for number in sections[::2]]
-    found = (
-        []
-        if numbers == list(range(1, 9))
-        else [f"docs/promises.md: found promises {numbers}, expected 1 to 8"]
-    )
+    found = []
+    if numbers != list(range(1, 9)):
+        found.append(f"docs/promises.md: found promises {numbers}, expected 1 to 8")
+    named = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
     for number, section in zip(numbers, sections[1::2], strict=True):
-        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", section)
-        if not named:
+        if not named.search(section):
             found.append(f"docs/promises.md: promise {number} names no test")
-        for file, test in named:
-            path = root / file
-            tests = (
-                [n.name for n in _nodes(path) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-                if path.exists()
-                else []
-            )
-            if test not in tests:
-                found.append(f"docs/promises.md: {file} has no {test}")
+    for file, test in named.findall(text):
+        nodes = _nodes(root / file) if (root / file).exists() else ()
+        if test not in [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]:
+            found.append(f"docs/promises.md: {file} has no {test}")
     return found
 
 
