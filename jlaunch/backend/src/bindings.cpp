@@ -1,7 +1,7 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <nanobind/stl/shared_ptr.h>
 
 #include <mlx/distributed/distributed.h>
 #include <mlx/version.h>
@@ -52,9 +52,11 @@ void require_same_mlx() {
       std::to_string(MLX_VERSION_MINOR) + "." +
       std::to_string(MLX_VERSION_PATCH);
   if (built != mx::version()) {
-    throw nb::import_error(
-        ("jlaunch was built against mlx " + built + " but found the library of "
-         "mlx " + mx::version()).c_str());
+    throw nb::import_error(("jlaunch was built against mlx " + built +
+                            " but found the library of "
+                            "mlx " +
+                            mx::version())
+                               .c_str());
   }
   nb::module_::import_("mlx.core");
   if (!nb::type<mx::distributed::Group>().is_valid()) {

@@ -45,8 +45,9 @@ Origin Delivery::origin(bool main_thread) const {
   return {stale ? generation_ - 1 : generation_, main_thread};
 }
 
-std::optional<std::string>
-Delivery::failed(const Failure& failure, Origin origin) {
+std::optional<std::string> Delivery::failed(
+    const Failure& failure,
+    Origin origin) {
   std::lock_guard lock(mutex_);
   const auto number = number_of(failure);
   const bool current = origin.generation == generation_;

@@ -95,12 +95,18 @@ class Group {
   virtual void all_max(const void* in, void* out, std::size_t count, Dtype) = 0;
   virtual void all_min(const void* in, void* out, std::size_t count, Dtype) = 0;
   /** `out` holds size() * count elements, by rank. */
-  virtual void
-  all_gather(const void* in, void* out, std::size_t count, Dtype) = 0;
+  virtual void all_gather(
+      const void* in,
+      void* out,
+      std::size_t count,
+      Dtype) = 0;
   /** `in` holds count elements, `out` count / size(); throws
    *  std::invalid_argument if size() does not divide count. */
-  virtual void
-  sum_scatter(const void* in, void* out, std::size_t count, Dtype) = 0;
+  virtual void sum_scatter(
+      const void* in,
+      void* out,
+      std::size_t count,
+      Dtype) = 0;
   virtual void send(const void* in, std::size_t count, Dtype, int to) = 0;
   virtual void recv(void* out, std::size_t count, Dtype, int from) = 0;
 

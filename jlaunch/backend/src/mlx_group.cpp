@@ -21,7 +21,8 @@ constexpr std::byte kPoison{0xA5};
 
 Dtype dtype_of(const mx::array& a) {
   static_assert(
-      static_cast<int>(mx::Dtype::Val::bool_) == static_cast<int>(Dtype::bool_));
+      static_cast<int>(mx::Dtype::Val::bool_) ==
+      static_cast<int>(Dtype::bool_));
   static_assert(
       static_cast<int>(mx::Dtype::Val::float16) ==
       static_cast<int>(Dtype::float16));
@@ -140,9 +141,8 @@ MlxGroup::MlxGroup(
 
 mx::Stream MlxGroup::communication_stream(mx::StreamOrDevice s) {
   const auto stream = mx::to_stream(s, mx::Device::cpu);
-  return stream.device == mx::Device::cpu
-      ? stream
-      : mx::default_stream(mx::Device::cpu);
+  return stream.device == mx::Device::cpu ? stream
+                                          : mx::default_stream(mx::Device::cpu);
 }
 
 int MlxGroup::rank() {
@@ -230,11 +230,11 @@ template <typename Call>
 void MlxGroup::put(mx::Stream stream, const Output& output, Call call) {
   const auto origin = delivery_.origin(is_main_thread_());
   auto run = [cell = cell_,
-             order = order_,
-             &delivery = delivery_,
-             call,
-             output,
-             origin](std::uint64_t ticket) {
+              order = order_,
+              &delivery = delivery_,
+              call,
+              output,
+              origin](std::uint64_t ticket) {
     order->wait_for(ticket);
     std::optional<std::string> error;
     try {

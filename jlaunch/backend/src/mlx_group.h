@@ -61,8 +61,7 @@ class MlxGroup : public mx::distributed::detail::GroupImpl {
  private:
   class Order;
   struct Output;
-  using Collective =
-      void (Group::*)(const void*, void*, std::size_t, Dtype);
+  using Collective = void (Group::*)(const void*, void*, std::size_t, Dtype);
   /** How many elements the output has, for one element of the input. */
   enum class Shape { same, gathered, scattered };
 

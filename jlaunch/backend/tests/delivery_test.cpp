@@ -71,8 +71,12 @@ TEST_CASE("the text names the loss among several, and other texts name none") {
   CHECK(delivery.find(*first)->lost.front().rank == 1);
   CHECK(delivery.find(*second)->lost.front().rank == 3);
   for (const char* other :
-       {"", "rank 1 was killed", " [jlaunch loss ", " [jlaunch loss x]",
-        " [jlaunch loss 99]", " [jlaunch loss 0"}) {
+       {"",
+        "rank 1 was killed",
+        " [jlaunch loss ",
+        " [jlaunch loss x]",
+        " [jlaunch loss 99]",
+        " [jlaunch loss 0"}) {
     CHECK_FALSE(delivery.find(other));
   }
   CHECK(delivery.take()->lost.front().rank == 1);
@@ -94,7 +98,8 @@ TEST_CASE("what was queued behind a delivered loss fails in silence") {
   CHECK(delivery.take());
 }
 
-TEST_CASE("another thread hears every failure of its own; the main thread once") {
+TEST_CASE(
+    "another thread hears every failure of its own; the main thread once") {
   Requests requests;
   auto& delivery = requests.delivery;
   const auto queued = delivery.origin(false);
@@ -168,9 +173,8 @@ TEST_CASE("failing tasks and the main thread race: every round is told once") {
     std::atomic<int> aloud{0};
     std::vector<std::thread> streams;
     for (int i = 0; i < 3; ++i) {
-      streams.emplace_back([&] {
-        aloud += delivery.failed(lost(2), origin) ? 1 : 0;
-      });
+      streams.emplace_back(
+          [&] { aloud += delivery.failed(lost(2), origin) ? 1 : 0; });
     }
     int told = 0;
     while (told == 0) {
