@@ -1,4 +1,4 @@
-"""The collectives: a C++20 island that imports nothing of jlaunch (DESIGN 5).
+"""The collectives: a C++20 island that imports nothing of jlaunch.
 
 ``errors`` is what they raise. ``load()`` gives the extension, which needs MLX; importing this package
 alone does not.

@@ -37,7 +37,8 @@ def one(command: list[str], program: str, ranks: int, size: int, ballast_mib: in
                 pids[int(line[1])] = int(line[2])
             began = time.monotonic_ns()
             os.kill(pids[VICTIM], signal.SIGKILL)
-            times, told = [], set()
+            times: list[int] = []
+            told: set[str] = set()
             while len(times) < ranks - 1:
                 line = fifo.line(60)
                 if line is None:
@@ -69,7 +70,7 @@ def compare(trials: int, ranks: int, size: int, ballast_mib: int) -> None:
 
 
 def main() -> None:
-    """Run the table of DESIGN section 7, first row."""
+    """Run the whole table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8, 16])

@@ -173,7 +173,7 @@ def test_nothing_overtakes_what_waits() -> None:
 
 
 def test_a_peer_that_takes_nothing_for_ever_is_an_error() -> None:
-    backlog = _Backlog(lambda _: False)
+    backlog: _Backlog[int] = _Backlog(lambda _: False)
     for message in range(BACKLOG_MESSAGES):
         backlog.put(message)
     with pytest.raises(LinkError):

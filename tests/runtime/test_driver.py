@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -77,10 +78,10 @@ def test_an_idle_loop_does_not_turn(driver: Driver) -> None:
     polls = 0
     poll = driver._poller.poll
 
-    def counted(timeout: int | None) -> list[tuple[object, int]]:
+    def counted(timeout: int | None) -> list[tuple[Any, int]]:
         nonlocal polls
         polls += 1
-        return poll(timeout)  # type: ignore[return-value]
+        return poll(timeout)
 
     driver._poller.poll = counted  # type: ignore[method-assign,assignment]
     driver.call_later(0.2, driver.stop)

@@ -300,7 +300,7 @@ def test_nothing_is_left_of_an_agent_that_was_killed(ward: Ward, victims: str) -
         command = [sys.executable, "-c", SUPERVISOR, AGENT, root, *ward.command(0.2)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     assert first.stdout is not None
-    left = [identity(pid) for pid in first.stdout.readline().split()]
+    left = [identity(pid) for pid in first.stdout.readline().decode().split()]
     ward.supervisor_dies()
     os.killpg(first.pid, signal.SIGKILL)
     # End of file: neither the guardian nor any rank holds the agent's output open.

@@ -15,6 +15,7 @@ from jlaunch.core.actions import SignalGroup, StartProcess, WriteBlock
 from jlaunch.core.contract import VerdictKind
 from jlaunch.core.events import Event
 from jlaunch.core.facts import (
+    AgentInput,
     GroupVanished,
     LeftWait,
     ProcessContinued,
@@ -43,7 +44,7 @@ class Host:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.driver = Driver(SystemClock())
-        self.facts: list[Event] = []
+        self.facts: list[AgentInput] = []
         self.sent: list[Output] = []
         self.pump = OutputPump(self.driver, self.sent.append)
         self.stdin = StdinFan(self.driver, 1, lambda: None)
@@ -65,7 +66,7 @@ class Host:
         self.others: list[int] = []
         self.until: Callable[[], bool] = lambda: True
 
-    def feed(self, fact: Event) -> None:
+    def feed(self, fact: AgentInput) -> None:
         self.facts.append(fact)
 
     def start(self, *argv: str, rank: int = 0, stdin: bool = False, **env: str) -> None:
@@ -128,7 +129,7 @@ def host() -> Iterator[Host]:
         host.close()
 
 
-def kinds(host: Host) -> list[type[Event]]:
+def kinds(host: Host) -> list[type[AgentInput]]:
     return [type(fact) for fact in host.facts]
 
 

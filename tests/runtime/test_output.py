@@ -12,7 +12,6 @@ import pytest
 from jlaunch.core.messages import Output
 from jlaunch.core.spec import OutputMode
 from jlaunch.io.clock import SystemClock
-from jlaunch.runtime import output
 from jlaunch.runtime.driver import Driver
 from jlaunch.runtime.output import OutputView
 
@@ -34,9 +33,9 @@ class Screen:
             return real_write({OUT: self.ends[0][1], ERR: self.ends[1][1]}.get(fd, fd), data)
 
         # The view writes to descriptors 1 and 2, which belong to the test runner.
-        monkeypatch.setattr(output.os, "write", write)
-        monkeypatch.setattr(output.os.path, "sameopenfile", lambda *_: False)
-        monkeypatch.setattr(output.os, "isatty", lambda _: False)
+        monkeypatch.setattr("jlaunch.runtime.output.os.write", write)
+        monkeypatch.setattr("jlaunch.runtime.output.os.path.sameopenfile", lambda *_: False)
+        monkeypatch.setattr("jlaunch.runtime.output.os.isatty", lambda _: False)
 
     def view(self, mode: OutputMode = OutputMode.PREFIX, log_dir: str | None = None) -> OutputView:
         return OutputView(
