@@ -75,6 +75,8 @@ class Detector:
         self._questions[asker] = event
         looks: list[int] = []
         for rank in self._named(event.wait):
+            if rank == asker:
+                continue  # nobody is a witness against itself
             if self._ranks[rank].loss is not None or self._ranks[rank].is_gone:
                 self._close_question(asker)
                 return [NeedsLost(asker, event.question, rank)]
@@ -83,7 +85,9 @@ class Detector:
                 looks.append(rank)
         self._look(looks, now)
         # Only looks that are under way now: later ones must not put the answer off again.
-        self._unseen[asker] = {rank for rank in self._named(event.wait) if rank in self._looking}
+        self._unseen[asker] = {
+            rank for rank in self._named(event.wait) if rank in self._looking and rank != asker
+        }
         self._try_answer(asker, now)
         return self._take()
 

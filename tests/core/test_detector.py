@@ -129,6 +129,13 @@ def test_what_a_rank_wrote_is_checked_before_use() -> None:
     assert answers(driven.ask(0, 99, -3)) == {0: "it waits for nobody"}
 
 
+def test_nobody_is_a_witness_against_itself() -> None:
+    driven = job()
+    assert set(answers(driven.ask(0, 0))) == {0}
+    driven.sleep(60.0)
+    assert driven.machine.epoch.losses.all == ()
+
+
 def test_an_agent_that_answers_by_itself_closes_the_question() -> None:
     driven = job()
     driven.ask(0, 2)

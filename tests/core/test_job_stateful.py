@@ -165,6 +165,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(host=some_host, status=st.one_of(st.none(), some_status))
     def agent_ends(self, host: int, status: int | None) -> None:
+        self.give_up_fences(host)
         self.feed(AgentExited(host=host, status=status, incarnation=f"{host}.{self.lives[host]}"))
 
     @rule(host=some_host)
@@ -175,12 +176,18 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(host=some_host)
     def lease_lapses(self, host: int) -> None:
+        self.give_up_fences(host)
         self.hear(LeaseLapsed(host=host), host)
 
     @rule(host=some_host)
     def start_fails(self, host: int) -> None:
         if not self.machine.fleet.machines[host].is_connected:
             self.feed(ActionFailed(action="StartAgent", error="no route", host=host))
+
+    def give_up_fences(self, host: int) -> None:
+        """Nobody is left there who could write them."""
+        for rank in self.machine.spec.ranks_of(host):
+            self.unfence(rank)
 
     def confirm_host(self, host: int) -> None:
         ranks = self.machine.spec.ranks_of(host)
@@ -318,8 +325,7 @@ class AnyOrder(RuleBasedStateMachine):
             if not machine.is_connected:
                 self.confirm_host(host)
             elif machine.silence_s(self.now) >= 2.5:
-                for rank in self.machine.spec.ranks_of(host):
-                    self.unfence(rank)
+                self.give_up_fences(host)
         for action in self.machine.wake(self.now):
             self.note(action)
         self.machine.check()

@@ -147,7 +147,7 @@ class Truth:
             elif now - process.thawed_at > SLACK_S + self._cut_s():
                 frozen_s = 0.0
             self._require(frozen_s >= timeouts.max_pause_s - SLACK_S, f"rank {loss.rank} is told paused")
-        elif loss.reason is Reason.STUCK and process.is_alive:
+        elif loss.reason is Reason.STUCK and process.kind is not VerdictKind.STOP and process.is_alive:
             still_s = now - process.moved_at
             what = f"rank {loss.rank} is told stuck but moved {still_s:.2f} s ago"
             self._require(still_s >= timeouts.straggler_timeout_s - SLACK_S, what)
