@@ -275,6 +275,32 @@ TEST_CASE("scripted: with a control block it asks, and goes on waiting") {
   CHECK(block->rank_part.slots[0].completed_seq == 0);
 }
 
+TEST_CASE("scripted: what the lost rank completed is waited for") {
+  Shared<ControlBlock> block;
+  Shared<HostBlock> host;
+  Scripted script(30ms, &*block, &*host);
+  script.verbs.complete(kFirstSend, abi::IBV_WC_SUCCESS);
+  std::thread agent([&] {
+    auto& verdict = block->verdict;
+    const auto say = [&](VerdictKind kind, std::uint32_t number) {
+      verdict.kind = static_cast<std::uint32_t>(kind);
+      verdict.verdict = number;
+      block->bell.fetch_add(1);
+      futex_wake(block->bell);
+    };
+    wait_for(host->doorbell, 1);
+    verdict.lost[0] = 2;
+    verdict.reason[1] = static_cast<std::uint8_t>(Reason::killed);
+    verdict.completed_seq[1] = 1; // this one: its frames must be on their way
+    say(VerdictKind::raise, 1);
+    wait_for(host->doorbell, 3); // it asks again: it still waits
+    say(VerdictKind::stop, 2);
+  });
+  const auto failure = script.failure_of([&] { script.sum(1); });
+  agent.join();
+  CHECK(failure.kind == Failure::Kind::job_stopping);
+}
+
 TEST_CASE("scripted: masks and losses are by world rank, frames by rank") {
   Shared<ControlBlock> block;
   Shared<HostBlock> host;
