@@ -209,10 +209,9 @@ class Epoch:
         """These are as good as gone."""
         for rank in ranks:
             machine = self.ranks[rank]
-            was_settled = machine.state in _SETTLED
-            if not machine.is_gone:
+            if machine.state not in _SETTLED:
                 machine.write_off(now)
-                self._settled += int(not was_settled)
+                self._settled += 1
             self.waits.detector.forget(rank)
 
     def blame(self, kind: CauseKind, text: str, now: float, *, status: int | None = None) -> list[Action]:

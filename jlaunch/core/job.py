@@ -97,6 +97,7 @@ class JobMachine(Machine[JobState]):
         self.restarts = 0
         self._stop_signals = 0
         self._ghosts: set[int] = set()
+        self._is_last = False
         self._verdicts = itertools.count(1)
         self._timers = Timers()
         self._out: list[Action] = []
@@ -114,9 +115,7 @@ class JobMachine(Machine[JobState]):
         _HANDLERS[type(event)](self, event)
         self._settle()
         out, self._out = self._out, []
-        for action in out:
-            if isinstance(action, Say):
-                self.happenings.append((now, action.text))
+        self.happenings += ((now, action.text) for action in out if isinstance(action, Say))
         return out
 
     def wake(self, now: float) -> list[Action]:
@@ -298,7 +297,7 @@ class JobMachine(Machine[JobState]):
         """Whether another epoch will follow this one, as far as is known now."""
         return (
             may_restart(self.spec.policy, self.epoch.inquest, has_unkillable=bool(self.epoch.unkillable))
-            and not self._stop_signals
+            and not (self._stop_signals or self._is_last)
             and self.budget.has_left(self._healthy_s)
         )
 
@@ -320,7 +319,8 @@ class JobMachine(Machine[JobState]):
         if self.state is _S.FORMING and self.epoch.rendezvous.is_open:
             self._move(step.GroupOpened(), self._now)
         if self._ghosts and not self._will_start_again:
-            # Nobody will take their places: they are left to their leases.
+            # Nobody will take their places, whatever is heard later: they are left to their leases.
+            self._is_last = True
             for host in sorted(self._ghosts):
                 self._write_off(host)
         if self.state is _S.BACKOFF and self._stop_signals:

@@ -82,7 +82,7 @@ TRANSITIONS: dict[tuple[RankState, type[Event]], RankState] = {
     (RankState.STOPPING, RankDied): RankState.STOPPING,
     **{(state, RankStopOrdered): RankState.STOPPING for state in _LIVE if state is not RankState.UNKILLABLE},
     **{(state, RankExited): RankState.EXITED for state in _LIVE},
-    **{(state, RankWrittenOff): RankState.EXITED for state in _LIVE},
+    **{(state, RankWrittenOff): RankState.EXITED for state in _LIVE if state is not RankState.UNKILLABLE},
     **{(state, RankPaused): state for state in _LIVE},
     **{(state, RankResumed): state for state in _LIVE},
     **{(state, RankReported): state for state in _LIVE},

@@ -269,6 +269,25 @@ def test_what_can_be_killed_after_all_is_forgotten() -> None:
     assert job.ended.code == 3
 
 
+def test_what_cannot_be_killed_forbids_a_restart_also_when_its_host_is_lost() -> None:
+    """Found by random events: the lost host's ranks were written off, the unkillable one with them."""
+    job = running(Policy.RESTART, hosts=2, per_host=2)
+    job.hear(RankUnkillable(rank=0, epoch=1, pid=1000))
+    job.agent_ends(1)
+    job.vanish(1, -15, by="term")
+    assert (job.ended.code, job.epoch) == (71, 1)
+
+
+def test_what_was_left_to_its_lease_forbids_a_restart() -> None:
+    """The unkillable process ended after all, but by then the lost host's ranks were not waited for."""
+    job = running(Policy.RESTART, hosts=2, per_host=2)
+    job.hear(RankUnkillable(rank=0, epoch=1, pid=1000))
+    job.agent_ends(1)
+    job.vanish(0, -9, by="kill")
+    job.vanish(1, -15, by="term")
+    assert (job.ended.code, job.epoch) == (72, 1)
+
+
 def test_an_agent_that_does_not_end_its_ranks_is_given_up() -> None:
     job = running(Policy.RESTART)
     job.end(0, 3)

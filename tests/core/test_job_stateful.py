@@ -6,6 +6,7 @@ dropped, and whatever is let in must leave the invariants standing.
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -53,9 +54,10 @@ from jlaunch.core.events import (
 )
 from jlaunch.core.job import JobMachine
 from jlaunch.core.job_table import TERMINAL
+from jlaunch.core.process import KILL_BOUND_S
 from jlaunch.core.snapshot import encode_snapshot
 from jlaunch.core.spec import Policy
-from tests.core.driving import job_spec, sample, wait_for
+from tests.core.driving import TIMEOUTS, job_spec, sample, wait_for
 
 RANKS, HOSTS = 4, 2
 some_rank = st.integers(0, RANKS - 1)
@@ -82,6 +84,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.answers: dict[tuple[int, int, int], int] = {}
         self.end: EndJob | None = None
         self.had_loss = False
+        self.gone_at: dict[int, float] = {}
 
     @initialize(policy=st.sampled_from([Policy.RAISE, Policy.WAIT, Policy.STOP, Policy.RESTART]))
     def begin(self, policy: Policy) -> None:
@@ -109,6 +112,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.end is None, f"{action} after the end"
         if isinstance(action, StartAgent):
             self.lives[action.host] += 1
+            self.gone_at.pop(action.host, None)
         elif isinstance(action, SpawnRank):
             self.note_spawn(action)
         elif isinstance(action, WriteVerdict):
@@ -166,6 +170,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(host=some_host, status=st.one_of(st.none(), some_status))
     def agent_ends(self, host: int, status: int | None) -> None:
         self.give_up_fences(host)
+        self.gone_at[host] = self.now + TIMEOUTS.grace_s + KILL_BOUND_S
         self.feed(AgentExited(host=host, status=status, incarnation=f"{host}.{self.lives[host]}"))
 
     @rule(host=some_host)
@@ -188,6 +193,13 @@ class AnyOrder(RuleBasedStateMachine):
         """Nobody is left there who could write them."""
         for rank in self.machine.spec.ranks_of(host):
             self.unfence(rank)
+
+    def confirm_lost_hosts(self) -> None:
+        """Guardians have ended the ranks of dead agents, lapsed leases those of silent ones."""
+        for host, machine in enumerate(self.machine.fleet.machines):
+            silent_until = (machine.heard_at or 0.0) + TIMEOUTS.lease_s + TIMEOUTS.grace_s + KILL_BOUND_S
+            if self.now >= min(self.gone_at.get(host, math.inf), silent_until):
+                self.confirm_host(host)
 
     def confirm_host(self, host: int) -> None:
         ranks = self.machine.spec.ranks_of(host)
@@ -303,10 +315,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now += span_s
         if span_s >= 1.0:
             self.fences.clear()
-        if span_s >= 80.0:
-            for host in range(HOSTS):
-                if not self.machine.fleet.machines[host].is_connected:
-                    self.confirm_host(host)
+        self.confirm_lost_hosts()
         deadline = self.machine.next_deadline()
         if deadline is not None and deadline <= self.now:
             for action in self.machine.wake(self.now):
@@ -320,11 +329,10 @@ class AnyOrder(RuleBasedStateMachine):
             return
         self.now = max(self.now, deadline)
         self.fences = {v: r for v, r in self.fences.items() if self.now - self.fenced_at[r] < 1.0}
+        self.confirm_lost_hosts()
         for host in range(HOSTS):
             machine = self.machine.fleet.machines[host]
-            if not machine.is_connected:
-                self.confirm_host(host)
-            elif machine.silence_s(self.now) >= 2.5:
+            if machine.is_connected and machine.silence_s(self.now) >= 2.5:
                 self.give_up_fences(host)
         for action in self.machine.wake(self.now):
             self.note(action)
