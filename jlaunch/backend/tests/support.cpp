@@ -207,6 +207,9 @@ std::unique_ptr<Group> World::join(int rank) const {
   auto group = Group::open(config(rank));
   const auto addresses = meeting->exchange(rank, size, group->address());
   group->connect(addresses);
+  // As at a real rendezvous: nobody goes ahead, or away, before all have
+  // connected.
+  meeting->barrier(size, 2);
   return group;
 }
 

@@ -139,7 +139,7 @@ struct World {
   std::chrono::nanoseconds deadline = std::chrono::seconds(20);
   bool with_blocks = true;
 
-  /** Opens and connects the group of this rank. */
+  /** Opens and connects the group of this rank; returns when all have. */
   std::unique_ptr<Group> join(int rank) const;
   GroupConfig config(int rank) const;
 };
