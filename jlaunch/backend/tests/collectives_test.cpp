@@ -26,7 +26,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 using Complex = std::complex<float>;
 
-constexpr std::array kAllDtypes{
+[[maybe_unused]] constexpr std::array kAllDtypes{
     Dtype::bool_,
     Dtype::uint8,
     Dtype::uint16,

@@ -13,6 +13,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -233,6 +236,10 @@ Process::Process(std::function<void()> body) {
   if (pid_ > 0) {
     return;
   }
+#if defined(__linux__)
+  // A test that is killed from outside takes its ranks along.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
   int code = 0;
   try {
     body();
