@@ -22,11 +22,11 @@ CTEST  := PATH="$(BIN):$$PATH" $(BIN)/ctest
 RUN    := PYTHONPATH="$(CURDIR)" $(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture check format format-check lint types cpp test soak bench package native clean prerequisites doctest
+.PHONY: help demo picture check format format-check lint types cpp simulation test soak bench package native clean prerequisites doctest
 
 help:
 	@sed -n '1,7s/^# \{0,1\}//p' Makefile
-	@echo 'Others: format, lint, types, cpp, test (PYTEST_ARGS=…), soak, bench, package, clean'
+	@echo 'Others: format, lint, types, cpp, simulation, test (PYTEST_ARGS=…), soak, bench, package, clean'
 
 demo: native
 	$(RUN) -m jlaunch demo
@@ -35,7 +35,7 @@ demo: native
 picture: native
 	PYTHONPATH="$(CURDIR)" $(PY) .ci/picture.py docs/demo.svg 'jlaunch demo' $(PY) -m jlaunch demo
 
-check: format-check lint types cpp test
+check: format-check lint types cpp simulation test
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format
@@ -54,6 +54,10 @@ types: $(VENV)/.dev
 
 test: native $(VENV)/.dev
 	$(RUN) -m pytest -m 'not soak' $(PYTEST_ARGS)
+
+# Random faults from seeds, in virtual time; a seed that fails prints itself and the command that replays it.
+simulation: $(VENV)/.dev
+	$(RUN) -m tests.sim.run --schedules 10000 --big 50 --workers $(JOBS)
 
 soak: native $(VENV)/.dev
 	SOAK_S=$(SOAK_S) $(RUN) -m pytest -m soak -s $(PYTEST_ARGS)
