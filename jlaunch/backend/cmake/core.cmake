@@ -44,6 +44,7 @@ if(JLAUNCH_TESTS)
   enable_testing()
   find_package(doctest REQUIRED)
   add_executable(jlaunch_core_tests
+    tests/calls_test.cpp
     tests/collectives_test.cpp
     tests/fake_verbs.cpp
     tests/control_block_test.cpp
