@@ -38,9 +38,12 @@ class FirstWord(click.Group):
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        click.echo(f"jlaunch {version('jlaunch')}")
+        try:
+            click.echo(f"jlaunch {version('jlaunch')}")
+        except PackageNotFoundError:
+            click.echo("jlaunch, from a checkout that is not installed")
         ctx.exit()
 
 

@@ -44,6 +44,7 @@ class Rank:
         self._refused: Exception | None = None
         self._numbers: dict[str, float] = {}
         self._report_at = 0.0
+        self._is_leaving = False
 
     def join(self) -> Any:
         """The job's group, an ``mx.distributed.Group``; the first call forms it, with all ranks.
@@ -88,7 +89,11 @@ class Rank:
             self._lock.release()
 
     def leave(self) -> None:
-        """At the interpreter's exit: break what still runs, free the claim, close the socket."""
+        """At the interpreter's exit: break what still runs, free the claim, close the socket.
+
+        From here on SIGTERM asks for nothing that is not already happening.
+        """
+        self._is_leaving = True
         if self._native is not None:
             self._native.close_channels()
         if self._membership is not None:
@@ -162,7 +167,7 @@ class Rank:
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def _on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
-        if not self._native.claim_stop():
+        if self._is_leaving or not self._native.claim_stop():
             return
         failure = self.failure()
         if isinstance(failure, JobStopping):
