@@ -234,10 +234,8 @@ TEST_CASE("stop reaches a rank that waits for one that never comes") {
   CHECK(late.wait() == 0);
 }
 
-namespace {
-
 /** The loss of a rank that had finished what a slow one is still in. */
-void lose_a_rank_that_had_finished() {
+static void lose_a_rank_that_had_finished() {
   // Rank 1 is stopped inside collective 3, its own part sent. Rank 0 comes, and
   // ranks 0 and 2 complete it; then rank 2 is killed. Rank 1 must finish 3, and
   // only fail in 4.
@@ -302,8 +300,6 @@ void lose_a_rank_that_had_finished() {
     CHECK((*seen)[rank].lost_mask == 1U << 2);
   }
 }
-
-} // namespace
 
 TEST_CASE("loss against clean end: what the lost rank completed is finished") {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
