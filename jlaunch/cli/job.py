@@ -17,6 +17,12 @@ from jlaunch.core.spec import Backend, HostSpec, JobSpec, OutputMode, Policy, St
 _OWN_NAMES = ("MLX_RANK", "MLX_HOSTFILE", "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR", "MLX_JACCL_RING")
 """Variables that jlaunch itself sets for a rank, beside those that begin with JLAUNCH_."""
 
+_TOLD_NOTHING = (Backend.RING, Backend.NCCL)
+"""MLX's own backends: supervised as processes; their collectives read no control block."""
+
+_NCCL_PORT = 12345
+"""As in ``mlx.launch``."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -41,6 +47,7 @@ def build_launch(options: RunOptions, environ: Mapping[str, str]) -> Launch:
     hosts, placement = place_ranks(hosts_file.hosts, is_this_machine)
     _refuse_remote(hosts)
     backend = _backend(options, hosts_file.backend)
+    policy = _policy(options.on_peer_loss, backend)
     cwd = check_cwd(options.cwd if options.cwd is not None else os.getcwd())
     env = _environment(hosts_file.envs, options.env)
     _check_program(options, cwd, {**environ, **dict(env)})
@@ -51,20 +58,22 @@ def build_launch(options: RunOptions, environ: Mapping[str, str]) -> Launch:
         placement=placement,
         cwd=cwd,
         env=env,
-        policy=Policy(options.on_peer_loss),
+        policy=policy,
         backend=backend,
-        verbs=resolve_verbs(options.verbs, hosts),
-        timeouts=_timeouts(options),
+        verbs=resolve_verbs(options.verbs, hosts) if backend is Backend.JACCL else Verbs.SOFT,
+        timeouts=_timeouts(options, policy),
         max_restarts=options.max_restarts,
         output=OutputMode(options.output),
         stdin=StdinMode(options.stdin),
         log_dir=check_log_dir(options.log_dir) if options.log_dir is not None else None,
-        starting_port=options.starting_port,
+        starting_port=options.starting_port
+        if backend is not Backend.NCCL
+        else options.nccl_port or _NCCL_PORT,
         connections_per_ip=options.connections_per_ip or 1,
         verbose=options.verbose,
     )
     events = check_events(options.events) if options.events is not None else None
-    return Launch(spec, options.python, events, (*hosts_file.warnings, *_unused(options)))
+    return Launch(spec, options.python, events, (*hosts_file.warnings, *_unused(options, backend)))
 
 
 def resolve_verbs(verbs: str, hosts: Sequence[HostSpec]) -> Verbs:
@@ -98,10 +107,23 @@ def _backend(options: RunOptions, of_file: str | None) -> Backend:
     return Backend(of_file)
 
 
-def _timeouts(options: RunOptions) -> Timeouts:
+def _policy(word: str | None, backend: Backend) -> Policy:
+    """The rule for a lost rank. MLX's own backends cannot be told of a loss: there the others are ended."""
+    if backend not in _TOLD_NOTHING:
+        return Policy(word or Policy.RAISE.value)
+    policy = Policy(word or Policy.STOP.value)
+    if policy not in (Policy.STOP, Policy.RESTART):
+        raise ConfigError(
+            f"--on-peer-loss: found {policy.value} with --backend {backend.value}, whose collectives cannot be "
+            "told of a loss; expected stop or restart, or --backend jaccl"
+        )
+    return policy
+
+
+def _timeouts(options: RunOptions, policy: Policy) -> Timeouts:
     max_pause_s = options.max_pause
     if max_pause_s is None:
-        max_pause_s = math.inf if options.on_peer_loss == "wait" else options.deadline
+        max_pause_s = math.inf if policy is Policy.WAIT else options.deadline
     return Timeouts(
         deadline_s=options.deadline,
         max_pause_s=max_pause_s,
@@ -140,7 +162,7 @@ def _check_program(options: RunOptions, cwd: str, environ: Mapping[str, str]) ->
     check_program(options.command, cwd=cwd, has_python=options.python is not None, environ=environ)
 
 
-def _unused(options: RunOptions) -> tuple[str, ...]:
+def _unused(options: RunOptions, backend: Backend) -> tuple[str, ...]:
     """Options kept from ``mlx.launch`` that only another backend reads: said, not silently dropped."""
     given = {
         "--connections-per-ip": (options.connections_per_ip is not None, "ring"),
@@ -148,9 +170,9 @@ def _unused(options: RunOptions) -> tuple[str, ...]:
         "--mpi-arg": (bool(options.mpi_arg), "mpi"),
     }
     return tuple(
-        f"{flag} is read by the {backend} backend only"
-        for flag, (is_given, backend) in given.items()
-        if is_given
+        f"{flag} is read by the {reader} backend only"
+        for flag, (is_given, reader) in given.items()
+        if is_given and reader != backend.value
     )
 
 

@@ -39,7 +39,7 @@ class RunOptions:
     connections_per_ip: int | None
     nccl_port: int | None
     mpi_arg: tuple[str, ...]
-    on_peer_loss: str
+    on_peer_loss: str | None
     deadline: float
     max_pause: float | None
     straggler_timeout: float
@@ -148,7 +148,7 @@ class SectionedCommand(click.Command):
 
 
 POLICIES = Word("raise", "wait", "restart", "stop", later=("replace", "shrink"))
-BACKENDS = Word("jaccl", later=("jaccl-ring", "ring", "mpi", "nccl"))
+BACKENDS = Word("jaccl", "ring", "nccl", later=("jaccl-ring", "mpi"))
 
 _ENDS = Duration(may_be_forever=False, zero=True)
 _PORT = Whole(1, 65535)
@@ -198,7 +198,7 @@ def _ranks_and_hosts() -> list[Callable[[F], F]]:
 def _when_a_rank_is_lost() -> list[Callable[[F], F]]:
     return [
         _option(_LOSS, "--on-peer-loss", type=POLICIES,
-                default="raise", help="What becomes of the others when a rank is lost."),
+                help="What becomes of the others when a rank is lost. [raise; ring, nccl: stop]"),
         _option(_LOSS, "--deadline", type=Duration(), default="10s",
                 help="No progress in a collective for this long: the backend asks, jlaunch decides."),
         _option(_LOSS, "--max-pause", type=Duration(zero=True),
@@ -239,7 +239,7 @@ def _kept_from_mlx_launch() -> list[Callable[[F], F]]:
         _option(_MLX, "-p", "--starting-port", type=_PORT, default=32323,
                 help="First port that the job may use."),
         _option(_MLX, "--connections-per-ip", type=Whole(1, 1024), help="Connections per address (ring)."),
-        _option(_MLX, "--nccl-port", type=_PORT, help="Port of the nccl backend."),
+        _option(_MLX, "--nccl-port", type=_PORT, help="Port of the nccl backend. [12345]"),
         _option(_MLX, "--mpi-arg", multiple=True, metavar="ARG", help="Argument for mpirun (mpi)."),
     ]  # fmt: skip
 

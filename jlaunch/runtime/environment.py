@@ -21,6 +21,7 @@ STARTUP_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup"
 """Holds the ``sitecustomize`` that brings the bootstrap into every Python of the job."""
 
 NO_BOOTSTRAP_FILE = "no-bootstrap.hostfile"
+NO_NCCL_FILE = "no-nccl.hostfile"
 DEVICES_FILE = "devices.json"
 
 _OF_LAUNCHERS = frozenset(
@@ -101,6 +102,8 @@ def backend_files(spec: JobSpec, epoch: int, draw_ports: Callable[[int], list[in
         per_rank = [ports[i :: spec.world_size] for i in range(spec.world_size)]
         addresses = [[f"127.0.0.1:{port}" for port in of_rank] for of_rank in per_rank]
         return {_ring_file(epoch): msgspec.json.encode(addresses)}
+    if spec.backend is Backend.NCCL:
+        return {NO_NCCL_FILE: _NO_NCCL}
     if spec.backend in _JACCL:
         return {NO_BOOTSTRAP_FILE: _NO_BOOTSTRAP, DEVICES_FILE: msgspec.json.encode(_device_matrix(spec))}
     return {}
@@ -121,6 +124,11 @@ _NO_BOOTSTRAP = (
     b"(python -I, -E or -S?). MLX's ring must not take this file for one of its own.\n"
 )
 
+_NO_NCCL = (
+    b"jlaunch: this job's ranks are joined by MLX's nccl, which this process's MLX does not have.\n"
+    b"MLX's ring, which is asked next, must not make a group of one instead.\n"
+)
+
 
 def _backend_variables(spec: JobSpec, *, host: int, host_dir: str, rank: int, epoch: int) -> dict[str, str]:
     """What MLX's own launcher would set, so that a program that looks at it finds it."""
@@ -138,6 +146,7 @@ def _backend_variables(spec: JobSpec, *, host: int, host_dir: str, rank: int, ep
         if spec.verbose:
             variables["MLX_RING_VERBOSE"] = "1"
     elif spec.backend is Backend.NCCL:
+        variables["MLX_HOSTFILE"] = os.path.join(host_dir, NO_NCCL_FILE)
         variables["NCCL_HOST_IP"] = _address_of_rank_0(spec)
         variables["NCCL_PORT"] = str(spec.starting_port)
         variables["MLX_WORLD_SIZE"] = str(spec.world_size)

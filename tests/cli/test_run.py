@@ -106,94 +106,6 @@ def test_the_exit_code_is_the_supervisors(supervisor: Supervisor, here: Path) ->
     assert main(["train.py"]) == 137
 
 
-# ---- the program ---------------------------------------------------------------------------------
-
-
-def test_options_after_the_program_are_its_own(parse: Parse) -> None:
-    assert parse("train.py", "--verbose", "-n", "4", "--", "--x").program == (
-        "train.py", "--verbose", "-n", "4", "--", "--x",
-    )  # fmt: skip
-
-
-def test_two_dashes_end_our_options(parse: Parse) -> None:
-    spec = parse("-n", "2", "--", "sh", "-c", "exit 0")
-    assert spec.program == ("sh", "-c", "exit 0")
-    assert spec.world_size == 2
-
-
-def test_arguments_are_kept_byte_by_byte(parse: Parse) -> None:
-    odd = ["a b", "it's", '"', "$HOME", "`x`", "new\nline", "ünï", "", "--", "\udcff"]
-    assert parse("train.py", *odd).program == ("train.py", *odd)
-
-
-def test_a_first_word_that_names_a_subcommand_is_one(parse: Parse, here: Path) -> None:
-    program = here / "status"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    assert parse("./status").program == ("./status",)
-    assert parse("--", "./status").program == ("./status",)
-    assert parse("run", "train.py").program == ("train.py",)
-
-
-def test_subcommands_to_come_are_refused_by_name(refused: Refused) -> None:
-    for word in ("top", "logs", "stack", "stop", "pause", "resume", "doctor", "bench"):
-        assert refused(word).startswith(f"{word}: this version of jlaunch does not do that yet")
-
-
-def test_no_program(refused: Refused) -> None:
-    assert refused().startswith("PROGRAM: found nothing to run")
-    assert refused("-n", "2").startswith("PROGRAM: found nothing to run")
-    assert refused("--").startswith("PROGRAM: found nothing to run")
-
-
-def test_programs_that_cannot_start(refused: Refused, here: Path) -> None:
-    (here / "plain.sh").write_text("#!/bin/sh\n")
-    (here / "folder.py").mkdir()
-    (here / "folder").mkdir()
-    assert refused("missing.py").startswith(f"missing.py: found no such file in {here}")
-    assert refused("./missing.sh").startswith("./missing.sh: found no such file")
-    assert refused("no-such-command-anywhere").startswith(
-        "no-such-command-anywhere: found no such command on PATH"
-    )
-    assert "write ./plain.sh" in refused("plain.sh")
-    assert refused("./plain.sh").startswith("./plain.sh: found a file that is not executable")
-    assert refused("folder.py").startswith("folder.py: found a directory")
-    assert refused("./folder").startswith("./folder: found a directory")
-    assert refused("").startswith("PROGRAM: found an empty word")
-
-
-def test_a_script_is_sought_in_the_ranks_directory(parse: Parse, refused: Refused, here: Path) -> None:
-    (here / "sub").mkdir()
-    (here / "sub" / "inner.py").write_text("")
-    assert parse("--cwd", "sub", "inner.py").program == ("inner.py",)
-    assert refused("--cwd", "sub", "train.py").startswith("train.py: found no such file in")
-
-
-def test_a_command_is_sought_on_the_ranks_path(parse: Parse, refused: Refused, here: Path) -> None:
-    tool = here / "bin" / "tool"
-    tool.parent.mkdir()
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
-    assert parse("--env", f"PATH={tool.parent}", "tool").program == ("tool",)
-    assert refused("tool").startswith("tool: found no such command on PATH")
-
-
-def test_python_goes_in_front_of_any_program(parse: Parse, supervisor: Supervisor, refused: Refused) -> None:
-    assert parse("--python", sys.executable, "--", "-m", "this").program == ("-m", "this")
-    assert supervisor.python == sys.executable
-    assert refused("--python", "/no/such/python", "train.py").startswith(
-        "--python /no/such/python: found no such"
-    )
-    assert refused("--python", sys.executable, "missing").startswith("missing: found no such file")
-
-
-def test_print_python(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["--print-python"]) == 0
-    assert capfd.readouterr().out == sys.executable + "\n"
-    assert main(["--python", "/x/python", "--print-python"]) == 0
-    assert capfd.readouterr().out == "/x/python\n"
-
-
 # ---- bad input -----------------------------------------------------------------------------------
 
 
@@ -246,7 +158,7 @@ def test_bad_input_is_one_line(refused: Refused, arguments: list[str], line: str
             ["--on-peer-loss", "shrink"],
             "--on-peer-loss: shrink: this version of jlaunch does not do that yet",
         ),
-        (["--backend", "ring"], "--backend: ring: this version of jlaunch does not do that yet"),
+        (["--backend", "mpi"], "--backend: mpi: this version of jlaunch does not do that yet"),
         (["--backend", "jaccl-ring"], "--backend: jaccl-ring: this version of jlaunch does not do that yet"),
         (["--verbs", "system"], "--verbs: system: this version of jlaunch does not do that yet"),
         (["--dashboard"], "--dashboard: this version of jlaunch does not do that yet"),
@@ -272,6 +184,26 @@ def test_options_of_other_backends_are_said_to_be_unused(
         "jlaunch: warning: --nccl-port is read by the nccl backend only",
         "jlaunch: warning: --mpi-arg is read by the mpi backend only",
     ]
+
+
+@pytest.mark.parametrize("backend", ["ring", "nccl"])
+def test_mlx_own_backends_end_the_others_of_a_lost_rank(parse: Parse, refused: Refused, backend: str) -> None:
+    spec = parse("--backend", backend, "train.py")
+    assert (spec.backend, spec.policy) == (Backend(backend), Policy.STOP)
+    assert parse("--backend", backend, "--on-peer-loss", "restart", "train.py").policy is Policy.RESTART
+    for policy in ("raise", "wait"):
+        assert refused("--backend", backend, "--on-peer-loss", policy, "train.py").startswith(
+            f"--on-peer-loss: found {policy} with --backend {backend}, whose collectives cannot be told of a loss"
+        )
+
+
+def test_options_of_a_backend_that_reads_them_are_taken_in_silence(
+    parse: Parse, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert parse("--backend", "ring", "--connections-per-ip", "2", "train.py").connections_per_ip == 2
+    assert parse("--backend", "nccl", "train.py").starting_port == 12345
+    assert parse("--backend", "nccl", "--nccl-port", "7", "train.py").starting_port == 7
+    assert capfd.readouterr().err == ""
 
 
 # ---- hosts ---------------------------------------------------------------------------------------
@@ -330,7 +262,7 @@ def test_the_hosts_files_backend_and_variables_count(parse: Parse, refused: Refu
     (here / "b.json").write_text('{"backend": "ring", "hosts": [{"ssh": "127.0.0.1"}]}')
     (here / "c.json").write_text('{"backend": "rong", "hosts": [{"ssh": "127.0.0.1"}]}')
     assert dict(parse("--hostfile", "a.json", "--env", "B=2", "train.py").env) == {"A": "1", "B": "2"}
-    assert refused("--hostfile", "b.json", "train.py").startswith("hosts file: backend ring: this version")
+    assert parse("--hostfile", "b.json", "train.py").backend is Backend.RING
     assert parse("--hostfile", "b.json", "--backend", "jaccl", "train.py").backend is Backend.JACCL
     assert "found 'rong'" in refused("--hostfile", "c.json", "train.py")
 
