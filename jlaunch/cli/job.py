@@ -114,8 +114,8 @@ def _policy(word: str | None, backend: Backend) -> Policy:
     policy = Policy(word or Policy.STOP.value)
     if policy not in (Policy.STOP, Policy.RESTART):
         raise ConfigError(
-            f"--on-peer-loss: found {policy.value} with --backend {backend.value}, whose collectives cannot be "
-            "told of a loss; expected stop or restart, or --backend jaccl"
+            f"--on-peer-loss: found {policy.value} with --backend {backend.value}, whose collectives cannot "
+            "be told of a loss; expected stop or restart, or --backend jaccl"
         )
     return policy
 
