@@ -91,7 +91,9 @@ def resolve_verbs(verbs: str, hosts: Sequence[HostSpec]) -> Verbs:
 def _refuse_remote(hosts: Sequence[HostSpec]) -> None:
     remote = next((host.name for host in hosts if not host.is_local), None)
     if remote is not None:
-        raise ConfigError(f"host {remote}: found a host other than this machine: {NOT_YET}")
+        raise ConfigError(
+            f"host {remote}: found a host other than this machine, expected this one: {NOT_YET}"
+        )
 
 
 def _backend(options: RunOptions, of_file: str | None) -> Backend:

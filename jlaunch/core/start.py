@@ -20,11 +20,20 @@ from jlaunch.core.events import (
     RankSpawnFailed,
 )
 from jlaunch.core.host import suspect_after_s
+from jlaunch.core.rank import RankState
 from jlaunch.core.rendezvous import Rendezvous
 from jlaunch.core.waits import NAMES_MAX
 
 if TYPE_CHECKING:
     from jlaunch.core.epoch import Epoch
+
+_PHASES: dict[RankState, str] = {
+    RankState.SPAWNING: "being started",
+    RankState.RUNNING: "running without init",
+    RankState.CLAIMED: "opening its devices",
+    RankState.JOINED: "connecting",
+}
+"""What a rank that is missing was last seen to do."""
 
 
 class Start:
@@ -104,13 +113,19 @@ class Start:
             # Their joining may be under way, or is waited for.
             self.times_out_at = now + patience_s
             return
-        names = ", ".join(epoch.name(rank) for rank in missing[:NAMES_MAX])
+        names = ", ".join(self._where(rank, now) for rank in missing[:NAMES_MAX])
         if len(missing) > NAMES_MAX:
             names += f" and {len(missing) - NAMES_MAX} more"
         limit_s, first = epoch.spec.timeouts.start_timeout_s, self.rendezvous.first_rank
         text = f"no group within {limit_s:g} s after rank {first} entered init: missing {names}"
         epoch.record(CauseKind.START_TIMEOUT, text, missing)
         epoch.lose(missing, Reason.INIT_FAILED, text)
+
+    def _where(self, rank: int, now: float) -> str:
+        """The rank, how far it got, and since when."""
+        machine = self._epoch.ranks[rank]
+        phase = _PHASES.get(machine.state, "ending")
+        return f"{self._epoch.name(rank)} ({phase} for {now - machine.since:.1f} s)"
 
     def _is_excused(self, rank: int, now: float) -> bool:
         """Whether it cannot be heard, or is paused within its limit."""

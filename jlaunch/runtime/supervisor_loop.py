@@ -381,7 +381,7 @@ class SupervisorLoop:
         if self._unswept or any(agent.status is None for agent in self._agents.values()):
             return
         self._is_leaving = True
-        for line in ending_lines(self._ended.cause, self._ended.tails):
+        for line in ending_lines(self._ended.code, self._ended.cause, self._ended.tails):
             self._output.say(line)
         if self._was_stopped:
             # Who asked for the end gets it, also if nobody reads the output.

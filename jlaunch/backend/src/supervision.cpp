@@ -12,10 +12,23 @@ namespace jlaunch {
 
 namespace {
 
-std::string seconds(double s) {
+/** A span for people. */
+std::string span_of(double s) {
   char text[32];
-  std::snprintf(text, sizeof(text), "%.3g s", s);
+  if (s < 0.0005) {
+    return "less than 1 ms";
+  }
+  if (s < 1) {
+    std::snprintf(text, sizeof(text), "%.0f ms", s * 1e3);
+  } else {
+    std::snprintf(text, sizeof(text), "%.1f s", s);
+  }
   return text;
+}
+
+void set(RankMask& mask, int world_rank) {
+  const auto rank = static_cast<std::size_t>(world_rank);
+  mask[rank / 64] |= std::uint64_t{1} << (rank % 64);
 }
 
 std::string call_words(std::uint64_t print, std::uint64_t seq) {
@@ -92,6 +105,8 @@ std::optional<Failure> Supervision::begin(const Step& step) {
   since_ns_ = monotonic_ns();
   published_ = false;
   lost_only_clean_ = false;
+  const Call& call = step.call();
+  writer_.begin(call.kind, call.seq, call.bytes, since_ns_);
   if (called()) {
     bool drain = false;
     // Sets verdict_; what it means for this call is decided below.
@@ -100,17 +115,15 @@ std::optional<Failure> Supervision::begin(const Step& step) {
     }
   }
   if (verdict_.kind == VerdictKind::raise) {
-    const auto losses = missing(step.call());
+    const auto losses = missing(call);
     // What a clean partner sent before it exited may still be received: the
     // loop judges once more, after a first look.
-    judge_again_ = !losses.empty() && is_point_to_point(step.call().kind) &&
+    judge_again_ = !losses.empty() && is_point_to_point(call.kind) &&
         std::ranges::all_of(losses, &Loss::clean);
     if (!losses.empty() && !judge_again_) {
       return lost(step, losses);
     }
   }
-  const Call& call = step.call();
-  writer_.begin(call.kind, call.seq, call.bytes, since_ns_);
   return std::nullopt;
 }
 
@@ -195,11 +208,15 @@ Failure Supervision::describe(Failure::Kind kind, const Step& step) const {
 Failure Supervision::lost(const Step& step, const std::vector<Loss>& losses) {
   Failure failure = describe(Failure::Kind::peer_lost, step);
   lost_only_clean_ = std::ranges::all_of(losses, &Loss::clean);
+  RankMask mask{};
   for (const Loss& loss : losses) {
     failure.lost.push_back({loss.world_rank, loss.reason});
+    set(mask, loss.world_rank);
   }
+  // Its last words, if it dies of this: for want of whom.
+  writer_.waiting(mask, since_ns_);
   failure.detail = words_for(losses) + "; " + name_of(step.call()) +
-      " cannot be completed (waited " + seconds(failure.waited_s) + ")";
+      " cannot be completed (waited " + span_of(failure.waited_s) + ")";
   writer_.fail();
   return failure;
 }
@@ -220,7 +237,7 @@ Failure Supervision::stuck(const Step& step) {
   std::ranges::sort(failure.lost, {}, &LostPeer::rank);
   failure.detail = words_for(losses) + ": no progress in " +
       name_of(step.call()) + " for " +
-      seconds(std::chrono::duration<double>(patience_.waited()).count()) +
+      span_of(std::chrono::duration<double>(patience_.waited()).count()) +
       ", and there is no supervisor to ask";
   writer_.fail();
   return failure;
@@ -230,9 +247,7 @@ void Supervision::publish_waiting(const Step& step) {
   RankMask mask{};
   for (int rank = 0; rank < config_.size; ++rank) {
     if (step.waits_for(rank)) {
-      const auto world = static_cast<std::size_t>(
-          config_.world_ranks[static_cast<std::size_t>(rank)]);
-      mask[world / 64] |= std::uint64_t{1} << (world % 64);
+      set(mask, config_.world_ranks[static_cast<std::size_t>(rank)]);
     }
   }
   if (!published_ || mask != waiting_for_) {

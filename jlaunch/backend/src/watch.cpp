@@ -55,10 +55,15 @@ Watch::ClaimVigil::ClaimVigil(Watch& watch, const Post& post)
   // The thread may outlive the post in the sentry's list: it has its own copy.
   Post own{post.key, post.block};
   thread_ = std::thread([this, &watch, own = std::move(own)] {
-    if (vigil_.wait_until(UINT64_MAX) != VigilEnd::interrupted) {
+    while (vigil_.wait_until(UINT64_MAX) != VigilEnd::interrupted) {
       const std::lock_guard lock(watch.mutex_);
       watch.settle(own);
-      finished_ = true;
+      // A sentry may have told this death before us, and the next claim may be
+      // held already: whoever rang for it found this vigil at its post.
+      if (life_of(own.word().load()) != Life::held) {
+        finished_ = true;
+        return;
+      }
     }
   });
 }

@@ -128,6 +128,25 @@ TEST_CASE("each claim's death is told once, under its key") {
   });
 }
 
+TEST_CASE(
+    "a death that the doorbell tells first is told once, and so is the "
+    "next") {
+  in_both_ways([](Watch::Sleep sleep) {
+    Host host(sleep);
+    host.add(5);
+    for (int claim = 0; claim < 10; ++claim) {
+      Actor rank(host.rank_role(5));
+      REQUIRE(rank.hear() == "claimed");
+      rank.kill(SIGKILL);
+      rank.wait();
+      // Two of the watch's threads see it now, in either order.
+      ring_doorbell(host.block->block());
+      CHECK(host.deaths(1) == Keys{5});
+      CHECK(host.take_now().died.empty());
+    }
+  });
+}
+
 TEST_CASE("a stopped rank that is killed is told, too") {
   in_both_ways([](Watch::Sleep sleep) {
     Host host(sleep);
