@@ -33,6 +33,10 @@ class Say(Action, frozen=True, kw_only=True):
     text: str
 
 
+class Suspend(Action, frozen=True, kw_only=True):
+    """Stop this process, as the terminal asked; ``ResumeRequested`` when it is continued."""
+
+
 class EndJob(Action, frozen=True, kw_only=True):
     """All is over: exit with ``code``; ``cause`` is the one line that says why ('' when all is well)."""
 
@@ -134,6 +138,14 @@ class RenewLease(Order, frozen=True, kw_only=True):
     beat: int = 0
 
 
+class PauseHost(Order, frozen=True, kw_only=True):
+    """Stop every rank of the host (SIGSTOP to its group) and hold the clock; answered by HostPaused."""
+
+
+class ResumeHost(Order, frozen=True, kw_only=True):
+    """Let the clock go on, and the ranks that PauseHost stopped."""
+
+
 class EndAgent(Order, frozen=True, kw_only=True):
     """All ranks are gone: clean up and exit."""
 
@@ -198,6 +210,8 @@ class SendBeat(Deed, frozen=True, kw_only=True):
     """
 
     beat: int
+    is_quiet: bool = False
+    """Beat the host block alone: nobody above listens."""
 
 
 class ExitAgent(Deed, frozen=True, kw_only=True):
@@ -215,6 +229,8 @@ AgentOrder = (
     | StopRank
     | SampleRanks
     | RenewLease
+    | PauseHost
+    | ResumeHost
     | EndAgent
 )
 """Orders that travel to an agent."""

@@ -37,8 +37,10 @@ from jlaunch.core.actions import (
     FormGroup,
     OpenGroup,
     Order,
+    PauseHost,
     RefuseGroup,
     RenewLease,
+    ResumeHost,
     SampleRanks,
     SendBeat,
     SendUp,
@@ -47,7 +49,7 @@ from jlaunch.core.actions import (
     WriteVerdict,
 )
 from jlaunch.core.contract import ExitCode
-from jlaunch.core.events import ActionFailed, AgentReady, DeadlineReached, Event, LeaseLapsed
+from jlaunch.core.events import ActionFailed, AgentReady, DeadlineReached, Event, HostPaused, LeaseLapsed
 from jlaunch.core.facts import (
     AgentInput,
     AgentStarted,
@@ -61,6 +63,7 @@ from jlaunch.core.host import beat_interval_s
 from jlaunch.core.lease import Lease
 from jlaunch.core.local import LocalRanks
 from jlaunch.core.machine import Timers
+from jlaunch.core.pause import PausableClock
 from jlaunch.core.spec import JobSpec
 
 _BEAT = "beat"
@@ -79,6 +82,9 @@ class AgentMachine:
         self._pid = pid
         self._exit_code: int | None = None
         self._dropped = 0
+        self._clock = PausableClock()
+        self._real = 0.0
+        self._quiet_beat_at = 0.0
         self._timers = Timers()
         self.ranks = LocalRanks(spec, host, self.lease, self._timers)
 
@@ -89,7 +95,8 @@ class AgentMachine:
         if self.is_over:
             self._dropped += 1
             return []
-        self.ranks.now = now
+        self._real = now
+        self.ranks.now = self._clock.read(now)
         if isinstance(event, RankFact):
             self.ranks.take_fact(event)
         else:
@@ -104,7 +111,9 @@ class AgentMachine:
 
     def next_deadline(self) -> float | None:
         """When to be woken at the latest, in the clock of ``now``; None for never."""
-        return None if self.is_over else self._timers.next()
+        if self.is_over:
+            return None
+        return self._quiet_beat_at if self._clock.is_held else self._clock.comes_at(self._timers.next())
 
     def check(self) -> None:
         """Assert what must always hold."""
@@ -136,6 +145,7 @@ class AgentMachine:
         """Nothing follows: the lease is renewed by RenewLease alone, which echoes a heartbeat."""
 
     def _on_end(self, event: SupervisorGone | EndAgent) -> None:
+        self._go_on()
         self._end_all(self.ranks.now + self.spec.timeouts.grace_s, ExitCode.OK)
 
     def _on_renew(self, order: RenewLease) -> None:
@@ -152,6 +162,35 @@ class AgentMachine:
         self._timers.set(_BEAT, self.ranks.now + beat_interval_s(self.spec.timeouts))
         self.ranks.out.append(SendBeat(beat=self.lease.next_beat(self.ranks.now)))
 
+    # ---- an announced pause ----------------------------------------------------------------------
+
+    def _on_pause(self, order: PauseHost) -> None:
+        """Stop the ranks and the clock; the host block is beaten on, for a rank that no signal reached."""
+        if self._exit_code is None and not self._clock.is_held:
+            self._clock.hold(self._real)
+            for process in self.ranks.processes.values():
+                self.ranks.out += process.hold()
+            self._beat_quietly()
+        self.ranks.out.append(SendUp(event=HostPaused(host=self.host)))
+
+    def _on_resume(self, order: ResumeHost) -> None:
+        """Their keepers look at the host block when the ranks go on: it is beaten first."""
+        if self._clock.is_held:
+            self._go_on()
+            self._send_beat()
+            for process in self.ranks.processes.values():
+                self.ranks.out += process.release()
+
+    def _beat_quietly(self) -> None:
+        self._quiet_beat_at = self._real + beat_interval_s(self.spec.timeouts)
+        self.ranks.out.append(SendBeat(beat=0, is_quiet=True))
+
+    def _go_on(self) -> None:
+        self._clock.go_on(self._real)
+        self.ranks.now = self._clock.read(self._real)
+
+    # ---- the end -----------------------------------------------------------------------------------
+
     def _end_all(self, kill_at: float, code: ExitCode) -> None:
         if self._exit_code is None:
             self._exit_code = int(code)
@@ -165,6 +204,10 @@ class AgentMachine:
             self.ranks.out.append(ExitAgent(code=self._exit_code))
 
     def _on_deadline(self, event: DeadlineReached) -> None:
+        if self._clock.is_held:
+            if self._real >= self._quiet_beat_at:
+                self._beat_quietly()
+            return
         while (name := self._timers.pop_due(self.ranks.now)) is not None:
             if name == _BEAT:
                 self._send_beat()
@@ -187,6 +230,8 @@ _HANDLERS: dict[type[Event | Order], Callable[..., None]] = {
     DeedFailed: AgentMachine._on_deed_failed,
     DeadlineReached: AgentMachine._on_deadline,
     RenewLease: AgentMachine._on_renew,
+    PauseHost: AgentMachine._on_pause,
+    ResumeHost: AgentMachine._on_resume,
     RankSpoke: lambda agent, event: agent.ranks.hear(event),
     SpawnRank: lambda agent, order: agent.ranks.spawn(order),
     FormGroup: lambda agent, order: agent.ranks.tell(order),

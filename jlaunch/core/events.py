@@ -70,6 +70,14 @@ class StopRequested(Event, frozen=True, kw_only=True):
     signal: int
 
 
+class PauseRequested(Event, frozen=True, kw_only=True):
+    """A person asked that the whole job stand still (SIGTSTP: Ctrl-Z in its terminal)."""
+
+
+class ResumeRequested(Event, frozen=True, kw_only=True):
+    """A person asked that it go on (SIGCONT: ``fg``, ``bg``)."""
+
+
 class ActionFailed(Event, frozen=True, kw_only=True):
     """A shell could not do what an action asked."""
 
@@ -117,6 +125,12 @@ class HeartbeatArrived(Event, frozen=True, kw_only=True):
 
 class LeaseLapsed(Event, frozen=True, kw_only=True):
     """The agent heard nothing from above for a whole lease and ends its ranks; it exits after that."""
+
+    host: int
+
+
+class HostPaused(Event, frozen=True, kw_only=True):
+    """The ranks of ``host`` were sent SIGSTOP, as PauseHost asked."""
 
     host: int
 
@@ -266,6 +280,7 @@ AgentEvent = (
     AgentReady
     | HeartbeatArrived
     | LeaseLapsed
+    | HostPaused
     | RankSpawned
     | RankSpawnFailed
     | RankClaimed
@@ -314,5 +329,15 @@ class HostSwept(Event, frozen=True, kw_only=True):
     host: int
 
 
-JobEvent = AgentHeard | JobStarted | StopRequested | AgentExited | HostSwept | ActionFailed | DeadlineReached
+JobEvent = (
+    AgentHeard
+    | JobStarted
+    | StopRequested
+    | PauseRequested
+    | ResumeRequested
+    | AgentExited
+    | HostSwept
+    | ActionFailed
+    | DeadlineReached
+)
 """Everything that the job machine handles."""

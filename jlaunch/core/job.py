@@ -22,9 +22,8 @@ How it is driven (one thread, one owner; the supervisor's loop):
 5. ``snapshot(now)`` at any time; ``check()`` asserts the invariants (tests call it after each step).
 
 Rules of this file. Here is the life of the job: agents, epochs, the end. What happens to ranks within
-an epoch is ``core.epoch``, who is heard is ``core.fleet``. A job that will not start again writes off
-ranks that nobody can reach, and leaves them to their lease; one that will, waits until lease and grace
-have passed (race (e) of the design): at most one live process per rank.
+an epoch is ``core.epoch``, who is heard is ``core.fleet``, who cannot be reached ``core.ghosts``. All times
+inside are of the job's own clock, which stands still in an announced pause (``core.pause``).
 """
 
 from __future__ import annotations
@@ -46,18 +45,23 @@ from jlaunch.core.events import (
     DeadlineReached,
     Event,
     HeartbeatArrived,
+    HostPaused,
     HostSwept,
     JobEvent,
     JobStarted,
     LeaseLapsed,
+    PauseRequested,
     RankEvent,
+    ResumeRequested,
     StopRequested,
     VerdictWritten,
 )
 from jlaunch.core.fleet import Fleet, HostChanged, HostGone, Turn
+from jlaunch.core.ghosts import Ghosts
 from jlaunch.core.job_table import TERMINAL, TRANSITIONS, JobState
 from jlaunch.core.job_view import show
 from jlaunch.core.machine import Machine, Timers
+from jlaunch.core.pause import Pause
 from jlaunch.core.policy import may_restart, refuse_unsupported
 from jlaunch.core.process import KILL_BOUND_S
 from jlaunch.core.snapshot import Snapshot
@@ -68,15 +72,11 @@ if TYPE_CHECKING:
 
 SLEPT_S = 0.5
 """A timer that fires so late says that this process was stopped, or its machine asleep."""
-
 HAPPENINGS_MAX = 32
 """Lines of the recent past in a snapshot."""
 
-
 _S = JobState
-_BACKOFF = "backoff"
-_GONE = "gone"
-_GIVE_UP = "give up"
+_BACKOFF, _GIVE_UP = "backoff", "give up"
 
 
 class JobMachine(Machine[JobState]):
@@ -96,12 +96,13 @@ class JobMachine(Machine[JobState]):
         self.happenings: deque[tuple[float, str]] = deque(maxlen=HAPPENINGS_MAX)
         self.restarts = 0
         self._stop_signals = 0
-        self._ghosts: set[int] = set()
+        self._ghosts = Ghosts(self)
         self._is_last = False
         self._verdicts = itertools.count(1)
-        self._timers = Timers()
+        self.timers = Timers()
         self._out: list[Action] = []
         self._now = 0.0
+        self.pause = Pause(self)
         self.epoch = self._new_epoch(1)
 
     # ---- doors -----------------------------------------------------------------------------------
@@ -111,11 +112,11 @@ class JobMachine(Machine[JobState]):
         if self.state in TERMINAL:
             self.dropped += 1
             return []
-        self._now = now
+        self._now = self.pause.read(now)
         _HANDLERS[type(event)](self, event)
         self._settle()
         out, self._out = self._out, []
-        self.happenings += ((now, action.text) for action in out if isinstance(action, Say))
+        self.happenings += ((self._now, action.text) for action in out if isinstance(action, Say))
         return out
 
     def wake(self, now: float) -> list[Action]:
@@ -124,12 +125,15 @@ class JobMachine(Machine[JobState]):
 
     def next_deadline(self) -> float | None:
         """When to be woken at the latest, in the clock of ``now``; None for never."""
-        moments = (self._timers.next(), self.fleet.timers.next(), self.epoch.next_deadline())
+        return self.pause.comes_at(self._due_at())
+
+    def _due_at(self) -> float | None:
+        moments = (self.timers.next(), self.fleet.timers.next(), self.epoch.next_deadline())
         return min((at for at in moments if at is not None), default=None)
 
     def snapshot(self, now: float) -> Snapshot:
         """The state for people."""
-        return show(self, now)
+        return show(self, self.pause.read(now))
 
     def check(self) -> None:
         """Assert what must always hold."""
@@ -138,9 +142,8 @@ class JobMachine(Machine[JobState]):
             assert self.epoch.is_over, f"{self.name} is {self.state.name}, and ranks of it live"
         if self.state is _S.BACKOFF:
             assert not self.epoch.unkillable
-        if self.state is _S.SUCCEEDED:
-            assert not self.epoch.inquest
         if self.state in TERMINAL:
+            assert self.state is not _S.SUCCEEDED or not self.epoch.inquest
             assert self.exit_code is not None
             assert self.next_deadline() is None
             assert (self.exit_code == 0) == (self.state is _S.SUCCEEDED)
@@ -171,6 +174,8 @@ class JobMachine(Machine[JobState]):
                 self.dropped += 1
         elif isinstance(event, VerdictWritten):
             self._out += self.epoch.verdict_written(event.verdict, self._now)
+        elif isinstance(event, HostPaused):
+            self._out += self.pause.host_paused(heard.host)
         elif isinstance(event, LeaseLapsed):
             why = f"its agent heard nothing from here for {self.spec.timeouts.lease_s:g} s and ends its ranks"
             self._take_turns([self.fleet.lose(heard.host, why, self._now)], CauseKind.CONTROL_LOST)
@@ -178,12 +183,19 @@ class JobMachine(Machine[JobState]):
             self._on_action_failed(event)
 
     def _on_agent_exited(self, event: AgentExited) -> None:
-        how = "ended" if event.status is None else ended_text(event.status)
-        self._take_turns(self.fleet.exited(event.host, event.incarnation, f"its agent {how}", self._now))
+        why = f"its agent {'ended' if event.status is None else ended_text(event.status)}"
+        self._take_turns(self.fleet.exited(event.host, event.incarnation, why, self._now))
+
+    def _hold(self, event: PauseRequested) -> None:
+        self._out += self.pause.request()
+
+    def _go_on(self, event: ResumeRequested | None = None) -> None:
+        self._out += self.pause.resume()
+        self._now = self.pause.now
 
     def _on_swept(self, event: HostSwept) -> None:
         if self.fleet.is_lost(event.host):
-            self._write_off(event.host)
+            self._ghosts.write_off(event.host, self._now)
 
     def _on_action_failed(self, event: ActionFailed) -> None:
         if event.action == "StartAgent" and event.host is not None:
@@ -202,20 +214,23 @@ class JobMachine(Machine[JobState]):
         elif self.state is _S.DRAINING:
             self._out.append(Say(level="note", text="stopping at once"))
             self._out += self.epoch.drain(0.0, self._now)
-            self._timers.set(_GIVE_UP, self._now + 2 * KILL_BOUND_S)
+            self.timers.set(_GIVE_UP, self._now + 2 * KILL_BOUND_S)
 
     def _on_deadline(self, event: DeadlineReached) -> None:
-        due_at = self.next_deadline()
+        if self.pause.is_on:
+            self._out += self.pause.wake()
+            return
+        due_at = self._due_at()
         if due_at is not None and self._now > due_at + SLEPT_S:
             self._note_sleep(self._now - due_at)
-        while (name := self._timers.pop_due(self._now)) is not None:
+        while (name := self.timers.pop_due(self._now)) is not None:
             if name == _BACKOFF:
                 self._start_again()
             elif name == _GIVE_UP:
                 self._give_up()
             else:
                 assert isinstance(name, tuple)
-                self._write_off(name[1])
+                self._ghosts.write_off(name[1], self._now)
         if self.state not in TERMINAL:
             self._out += self.epoch.wake(self._now)
             actions, turns = self.fleet.wake(self._now, self.epoch.living)
@@ -226,8 +241,8 @@ class JobMachine(Machine[JobState]):
         """We were silent: what the others said in the meantime is still to be read."""
         self.fleet.forgive(slept_s, self._now)
         self.epoch.beginning.be_patient(self._now)
-        if self._timers.is_set(_GIVE_UP):
-            self._timers.set(_GIVE_UP, self._now + KILL_BOUND_S)
+        if self.timers.is_set(_GIVE_UP):
+            self.timers.set(_GIVE_UP, self._now + KILL_BOUND_S)
 
     # ---- hosts -----------------------------------------------------------------------------------
 
@@ -241,8 +256,8 @@ class JobMachine(Machine[JobState]):
     def _note_host(self, turn: HostChanged) -> None:
         silence_s = self.fleet.machines[turn.host].silence_s(self._now)
         news = "is ready" if turn.is_heard else f"has not been heard for {silence_s:.1f} s"
-        text = f"host {self.fleet.name(turn.host)} {news}"
-        self._out.append(Say(level="info" if turn.is_heard else "note", text=text))
+        level = "info" if turn.is_heard else "note"
+        self._out.append(Say(level=level, text=f"host {self.fleet.name(turn.host)} {news}"))
         self._out += self.epoch.host_changed(turn.host, turn.is_heard, self._now)
 
     def _lose_host(self, gone: HostGone, kind: CauseKind | None) -> None:
@@ -252,27 +267,14 @@ class JobMachine(Machine[JobState]):
             is_local = self.spec.hosts[host].is_local
             kind = CauseKind.CONTROL_LOST if is_local else CauseKind.HOST_LOST
         # It may hear us although we do not hear it.
-        self._out.append(EndAgent(host=host))
+        self._out += [EndAgent(host=host), *self.pause.host_paused(host)]
         if self.state is _S.PREPARING:
             self._blame(kind, f"host {self.fleet.name(host)} lost: {gone.why}")
             # Whatever the policy: without this host the job cannot begin.
             self.epoch.trouble = True
             return
         self._out += self.epoch.host_lost(host, kind, gone.why, self._now)
-        self._ghosts.add(host)
-        self._timers.set((_GONE, host), self._gone_at(gone))
-
-    def _gone_at(self, gone: HostGone) -> float:
-        """When the ranks of a lost host have ended, whatever happened to it."""
-        if gone.is_known:
-            # Its guardian, and the keeper of each rank, have seen it die.
-            return self._now + self.spec.timeouts.grace_s + KILL_BOUND_S
-        return self.fleet.machines[gone.host].ended_at(self.spec.timeouts, KILL_BOUND_S)
-
-    def _write_off(self, host: int) -> None:
-        self._ghosts.discard(host)
-        self._timers.cancel((_GONE, host))
-        self.epoch.write_off(self.epoch.living(host), self._now)
+        self._ghosts.add(gone, self._now)
 
     def _give_up(self) -> None:
         """The stop of all ranks was ordered long ago, and some host has not confirmed it."""
@@ -284,7 +286,7 @@ class JobMachine(Machine[JobState]):
                 self._blame(CauseKind.INTERNAL, f"host {self.fleet.name(host)} does not end its ranks")
             if not self._will_start_again:
                 self._take_turns([self.fleet.lose(host, "its ranks were to stop", self._now)])
-        self._timers.set(_GIVE_UP, self._now + KILL_BOUND_S)
+        self.timers.set(_GIVE_UP, self._now + KILL_BOUND_S)
 
     # ---- flow ------------------------------------------------------------------------------------
 
@@ -313,33 +315,31 @@ class JobMachine(Machine[JobState]):
         """Let the job take the steps that follow from what was noted."""
         if self.epoch.trouble and self.state in (_S.PREPARING, _S.FORMING, _S.RUNNING):
             self._drain()
-        if self.state is _S.PREPARING and self.fleet.is_complete:
+        if self.state is _S.PREPARING and self.fleet.is_complete and not self.pause.is_on:
             self._move(step.AgentsReady(), self._now)
             self._out += self.epoch.start()
         if self.state is _S.FORMING and self.epoch.rendezvous.is_open:
             self._move(step.GroupOpened(), self._now)
         if self._ghosts and not self._will_start_again:
-            # Nobody will take their places, whatever is heard later: they are left to their leases.
             self._is_last = True
-            for host in sorted(self._ghosts):
-                self._write_off(host)
+            self._ghosts.write_off_all(self._now)
         if self.state is _S.BACKOFF and self._stop_signals:
             self._end(step.StopCompleted())
         elif self._has_ranks and self.epoch.is_over:
             self._conclude()
 
     def _drain(self) -> None:
+        self._go_on()
         was_preparing = self.state is _S.PREPARING
         self._move(step.EpochFailed(), self._now)
         self._out += self.epoch.drain(self.spec.timeouts.grace_s, self._now, is_unborn=was_preparing)
-        self._timers.set(_GIVE_UP, self._now + self.spec.timeouts.grace_s + 2 * KILL_BOUND_S)
+        self.timers.set(_GIVE_UP, self._now + self.spec.timeouts.grace_s + 2 * KILL_BOUND_S)
 
     def _conclude(self) -> None:
         """The epoch is over: what now?"""
         epoch = self.epoch
         for rank in epoch.unkillable:
-            text = f"{epoch.name(rank.rank)} (pid {rank.pid}) cannot be killed"
-            self._blame(CauseKind.UNKILLABLE, text)
+            self._blame(CauseKind.UNKILLABLE, f"{epoch.name(rank.rank)} (pid {rank.pid}) cannot be killed")
         root = epoch.inquest.root()
         if root is None:
             self._end(step.EpochEnded())
@@ -354,18 +354,17 @@ class JobMachine(Machine[JobState]):
         delay_s = self.budget.spend(self._healthy_s)
         assert delay_s is not None
         self._move(step.RestartDecided(), self._now)
-        self._timers.clear()
+        self.timers.clear()
         self.restarts += 1
         when = "now" if delay_s == 0 else f"in {delay_s:.1f} s"
-        count = f"restart {self.budget.spent} of {self.budget.max_restarts}"
-        text = f"{self.epoch.inquest.text()}; all ranks start again {when} ({count})"
-        self._out.append(Say(level="note", text=text))
-        self._timers.set(_BACKOFF, self._now + delay_s)
-        if delay_s == 0:
+        when += f" (restart {self.budget.spent} of {self.budget.max_restarts})"
+        self._out.append(Say(level="note", text=f"{self.epoch.inquest.text()}; all ranks start again {when}"))
+        self.timers.set(_BACKOFF, self._now + delay_s)
+        if not delay_s:
             self._start_again()
 
     def _start_again(self) -> None:
-        self._timers.cancel(_BACKOFF)
+        self.timers.cancel(_BACKOFF)
         self._move(step.BackoffOver(), self._now)
         self.epoch = self._new_epoch(self.epoch.number + 1)
         self._out += self.fleet.start(self._now)
@@ -376,11 +375,10 @@ class JobMachine(Machine[JobState]):
 
     def _end(self, how: Event) -> None:
         self._move(how, self._now)
-        self._timers.clear()
+        self.timers.clear()
         self.epoch.quiet()
         inquest = self.epoch.inquest
-        self.exit_code = inquest.exit_code()
-        self.cause = inquest.text()
+        self.exit_code, self.cause = inquest.exit_code(), inquest.text()
         is_used_up = self.spec.policy is Policy.RESTART and not self.budget.has_left(self._healthy_s)
         if self.exit_code and is_used_up and not self._stop_signals:
             self.cause += f"; its restarts ({self.budget.max_restarts}) are used up"
@@ -396,5 +394,7 @@ _HANDLERS: dict[type[Event], Callable[..., None]] = {
     HostSwept: JobMachine._on_swept,
     ActionFailed: JobMachine._on_action_failed,
     StopRequested: JobMachine._on_stop_requested,
+    PauseRequested: JobMachine._hold,
+    ResumeRequested: JobMachine._go_on,
     DeadlineReached: JobMachine._on_deadline,
 }

@@ -131,6 +131,7 @@ class ProcessMachine(Machine[ProcessState]):
         self.has_left = False
         self.has_joined = False
         self.is_paused = False
+        self.is_held = False
         self.is_death_told = False
         self.is_ending = False
         self.exit: ProcessExited | None = None
@@ -173,7 +174,9 @@ class ProcessMachine(Machine[ProcessState]):
         """It exists; a stop that was ordered in the meantime follows at once."""
         self._move(event, now)
         self.pid = event.pid
-        return self.stop(self._kill_at, now) if self.is_ending else []
+        if self.is_ending:
+            return self.stop(self._kill_at, now)
+        return [self._signal(signal.SIGSTOP)] if self.is_held else []
 
     def start_failed(self, event: ProcessStartFailed, now: float) -> None:
         """It never existed."""
@@ -262,6 +265,18 @@ class ProcessMachine(Machine[ProcessState]):
         if self.state is ProcessState.STOPPING:
             return [*self.term(), self._signal(signal.SIGCONT)]
         return []
+
+    def hold(self) -> list[Deed]:
+        """Stop it for an announced pause, unless it is stopped already: then it stays so afterwards."""
+        if self.is_ending or self.is_paused or self.exit is not None:
+            return []
+        self.is_held = self.state in (ProcessState.SPAWNING, ProcessState.RUNNING)
+        return [self._signal(signal.SIGSTOP)] if self.state is ProcessState.RUNNING else []
+
+    def release(self) -> list[Deed]:
+        """Let it go on, if ``hold`` stopped it."""
+        was_held, self.is_held = self.is_held, False
+        return [self._signal(signal.SIGCONT)] if was_held and self.state is ProcessState.RUNNING else []
 
     def obey(self, order: WriteVerdict) -> list[Deed]:
         """Write a verdict from above, unless the block says as much already."""

@@ -37,6 +37,11 @@ class Waits:
         self._epoch = epoch
         self.detector = Detector(epoch.spec.timeouts, epoch.ranks, epoch.hosts)
         self._needy: set[int] = set()
+        self._held: set[int] = set()
+
+    def hold(self) -> None:
+        """Every rank that runs is about to be paused, as a person asked: no news, whenever it is told."""
+        self._held = {rank.rank for rank in self._epoch.ranks if rank.paused_at is None and not rank.is_gone}
 
     def is_needy(self, rank: int) -> bool:
         """Whether ``rank`` was seen waiting for one that had finished early."""
@@ -46,12 +51,15 @@ class Waits:
 
     def paused(self, event: RankPaused, now: float) -> None:
         """A rank's process is in state T."""
-        self._epoch.out.append(Say(level="note", text=f"{self._epoch.name(event.rank)} is paused"))
+        if event.rank not in self._held:
+            self._epoch.out.append(Say(level="note", text=f"{self._epoch.name(event.rank)} is paused"))
         self._act_on(self.detector.changed(event.rank, now))
 
     def resumed(self, event: RankResumed, now: float) -> None:
         """It runs again."""
-        self._epoch.out.append(Say(level="note", text=f"{self._epoch.name(event.rank)} runs again"))
+        if event.rank not in self._held:
+            self._epoch.out.append(Say(level="note", text=f"{self._epoch.name(event.rank)} runs again"))
+        self._held.discard(event.rank)
         self._epoch.beginning.be_patient(now)
         self._act_on(self.detector.changed(event.rank, now))
 

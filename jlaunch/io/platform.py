@@ -55,6 +55,16 @@ def processes_of(job: str, *, rank: int | None = None, epoch: int | None = None)
     return [process for process in found if process is not None]
 
 
+def suspend_self() -> None:
+    """Stop this process as SIGTSTP does where nobody handles it; returns when it was continued.
+
+    In an orphaned process group, where no shell could continue it, the system ignores that: at once.
+    """
+    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, handler)
+
+
 if sys.platform == "linux":
     _STATE, _GROUP, _FLAGS, _THREADS, _START_TIME, _EXIT_CODE = 0, 2, 6, 17, 19, 49
     """Places in ``/proc/PID/stat``, counted after the name (which may hold anything)."""

@@ -195,7 +195,8 @@ class AgentLoop:
 
     def _send_beat(self, deed: SendBeat) -> None:
         self._host_block.beat()
-        self._send(HeartbeatArrived(host=self._host, beat=deed.beat, waits=self._ranks.waits()))
+        if not deed.is_quiet:
+            self._send(HeartbeatArrived(host=self._host, beat=deed.beat, waits=self._ranks.waits()))
 
     def _start_process(self, deed: StartProcess) -> None:
         self._prepare_epoch(deed.epoch)

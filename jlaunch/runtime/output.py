@@ -144,6 +144,10 @@ class OutputView:
         """Nothing more will come: write what is held, and call ``on_idle`` when all is out."""
         for stream, sheet in self._sheets.items():
             self._writer.put(_Write(stream, sheet.close(), -1, 0))
+        self.when_idle(on_idle)
+
+    def when_idle(self, on_idle: Callable[[], None]) -> None:
+        """Call ``on_idle`` once, when all that was said and shown so far is out."""
         self._on_idle = on_idle
         self._written()
 

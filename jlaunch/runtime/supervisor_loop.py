@@ -6,8 +6,6 @@ way, wait for the agents' processes within a bound, then leave with the machine'
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import random
 import signal
@@ -16,7 +14,17 @@ from collections.abc import Callable, Iterable
 import msgspec
 import zmq
 
-from jlaunch.core.actions import Action, EndJob, Order, RecordVerdict, SampleRanks, Say, SpawnRank, StartAgent
+from jlaunch.core.actions import (
+    Action,
+    EndJob,
+    Order,
+    RecordVerdict,
+    SampleRanks,
+    Say,
+    SpawnRank,
+    StartAgent,
+    Suspend,
+)
 from jlaunch.core.contract import PROTOCOL_VERSION, SupervisorFiles
 from jlaunch.core.events import (
     ActionFailed,
@@ -27,8 +35,10 @@ from jlaunch.core.events import (
     HostSwept,
     JobEvent,
     JobStarted,
+    PauseRequested,
     RankSampled,
     RankSpawned,
+    ResumeRequested,
     StopRequested,
 )
 from jlaunch.core.job import JobMachine
@@ -37,10 +47,11 @@ from jlaunch.core.snapshot import encode_snapshot
 from jlaunch.core.spec import JobSpec, StdinMode
 from jlaunch.io.clock import SystemClock
 from jlaunch.io.events_file import EventsFile
-from jlaunch.io.jobs import host_dir
 from jlaunch.io.link import SupervisorLink, new_keys
 from jlaunch.io.local_agent import LocalAgent
+from jlaunch.io.platform import suspend_self
 from jlaunch.runtime.driver import Driver, MachineDriver
+from jlaunch.runtime.local_agents import LocalAgents
 from jlaunch.runtime.output import OutputView
 from jlaunch.runtime.status_server import StatusServer
 from jlaunch.runtime.stdin import StdinReader
@@ -49,17 +60,8 @@ from jlaunch.view.ending import ending_lines
 SIGN_OF_LIFE_INTERVAL_S = 0.2
 """Output is a sign of life; a flood of it is told to the machine no more often than this."""
 
-LAST_WORDS_S = 0.05
-"""What a dead agent had sent is read for so long before its end is told: the kernel still holds it."""
-
-SWEEP_LOOK_S = 0.05
-SWEEP_S = 6.0
-"""A dead agent's guardian is waited for, so that nothing of the job lives when we end: for the grace and
-so long (its own bound for SIGKILL, and a second). Its work done, it removes the host's directory."""
-
-AGENT_END_S = 8.0
-"""An agent that was told to end, and whose ranks are gone, gets so long before it is killed: its own bound
-for what left the ranks' groups (5 s), and time for its last words."""
+LAST_WORDS_S = 1.0
+"""A terminal that takes nothing (Ctrl-S) is waited for so long before it gets its shell back all the same."""
 
 
 class SupervisorLoop:
@@ -86,13 +88,7 @@ class SupervisorLoop:
         self._machine: MachineDriver[JobEvent, Action] = MachineDriver(
             self._driver, self._job, self._perform, deadline_event=DeadlineReached
         )
-        self._agents = agents
         self._stop_signals = stop_signals
-        self._spawn_agent = spawn_agent
-        self._started: set[int] = set()
-        self._unsent: dict[int, memoryview] = {}
-        self._unswept: set[int] = set()
-        self._agent_lines: dict[int, bytes] = {}
         self._last_sign: dict[int, float] = {}
         self._epoch = 0
         self._spawned: set[int] = set()
@@ -100,12 +96,23 @@ class SupervisorLoop:
         self._ended: EndJob | None = None
         self._is_leaving = False
         self._open_sockets()
+        self._agents = LocalAgents(
+            self._driver,
+            agents,
+            spawn_agent=spawn_agent,
+            start_frame=self._start_frame,
+            listener=self,
+            is_drained=lambda: not self._open_streams,
+            job_dir=job_dir,
+            grace_s=spec.timeouts.grace_s,
+        )
 
     def _open_sockets(self) -> None:
         """Open all that the loop waits for; what matters most first, for it is served in this order."""
         spec, driver = self._spec, self._driver
         driver.on_signals(self._stop_signals, self._stop_requested)
-        driver.on_signals((signal.SIGCHLD,), lambda _: self._look_at_agents())
+        driver.on_signals((signal.SIGCHLD,), lambda _: self._agents.look())
+        driver.on_signals((signal.SIGTSTP,), lambda _: self._feed(PauseRequested()))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._server_keys = new_keys()
         self._link = SupervisorLink(self._context, self._server_keys)
@@ -131,8 +138,7 @@ class SupervisorLoop:
     def run(self) -> int:
         """Run the job; returns the exit code."""
         try:
-            for host in self._agents:
-                self._watch_agent(host)
+            self._agents.watch_all()
             self._feed(JobStarted(), job=self._spec.job)
             self._driver.run()
         finally:
@@ -220,10 +226,12 @@ class SupervisorLoop:
     def _carry_out(self, action: Action) -> None:
         match action:
             case StartAgent(host=host):
-                self._start_agent(host)
+                self._agents.start(host)
             case Say(level=level, text=text):
                 if level != "info" or self._spec.verbose:
                     self._output.say(f"jlaunch: {text}")
+            case Suspend():
+                self._suspend()
             case RecordVerdict():
                 self._record(action)
             case EndJob():
@@ -236,6 +244,18 @@ class SupervisorLoop:
             case Order():
                 self._link.send(action.host, action)  # type: ignore[arg-type]
         self._send_backlog()
+
+    def _suspend(self) -> None:
+        """Stop as any program does that is sent SIGTSTP, once our words are out; say so when continued."""
+
+        def suspend() -> None:
+            words_out.cancel()
+            if self._job.pause.is_on:
+                suspend_self()
+                self._feed(ResumeRequested())
+
+        words_out = self._driver.call_later(LAST_WORDS_S, suspend)
+        self._output.when_idle(suspend)
 
     def _begin_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -273,15 +293,11 @@ class SupervisorLoop:
 
     # ---- the agents' processes -------------------------------------------------------------------
 
-    def _start_agent(self, host: int) -> None:
-        """Give a spawned agent its start; one that was started before has ended, and is spawned again."""
-        if host in self._started:
-            self._agents[host] = self._spawn_agent()
-            self._watch_agent(host)
-        self._started.add(host)
+    def _start_frame(self, host: int) -> bytes:
+        """What the agent of ``host`` reads first; with keys that are made for it, now."""
         keys = new_keys()
         self._link.admit(host, keys.public)
-        frame = encode_agent_start(
+        return encode_agent_start(
             AgentStart(
                 version=PROTOCOL_VERSION,
                 spec=self._spec,
@@ -293,68 +309,21 @@ class SupervisorLoop:
                 agent_secret_key=keys.secret,
             )
         )
-        self._unsent[host] = memoryview(len(frame).to_bytes(4, "big") + frame)
-        self._write_start(host)
 
-    def _write_start(self, host: int) -> None:
-        """Write on to a new agent's stdin; one that has died already is told of by its exit."""
-        agent = self._agents[host]
-        with contextlib.suppress(BlockingIOError):
-            try:
-                while self._unsent[host]:
-                    self._unsent[host] = self._unsent[host][os.write(agent.stdin, self._unsent[host]) :]
-            except BrokenPipeError:
-                self._unsent[host] = memoryview(b"")
-        if self._unsent[host]:
-            self._driver.watch_writable(agent.stdin, functools.partial(self._write_start, host))
-        else:
-            self._driver.unwatch_writable(agent.stdin)
+    def agent_said(self, host: int, line: str) -> None:
+        """An agent is silent unless something is wrong with it: show what it says."""
+        self._output.say(f"jlaunch: agent of {self._spec.hosts[host].name}: {line}")
 
-    def _watch_agent(self, host: int) -> None:
-        self._agent_lines[host] = b""
-        self._driver.watch(self._agents[host].stderr, functools.partial(self._agent_says, host))
-
-    def _agent_says(self, host: int) -> None:
-        """An agent is silent unless something is wrong with it: show what it says, line by line."""
-        fd = self._agents[host].stderr
-        data = os.read(fd, 65536)
-        *lines, rest = (self._agent_lines[host] + data).split(b"\n")
-        if not data:
-            self._driver.unwatch(fd)
-            os.close(fd)
-            lines, rest = [*lines, rest] if rest else lines, b""
-        for line in lines:
-            self._output.say(
-                f"jlaunch: agent of {self._spec.hosts[host].name}: {line.decode(errors='replace')}"
-            )
-        self._agent_lines[host] = rest
-
-    def _look_at_agents(self) -> None:
-        for host, agent in self._agents.items():
-            if agent.status is None and agent.has_exited():
-                self._driver.unwatch_writable(agent.stdin)
-                agent.let_go()
-                is_awaited = self._ended is not None and not self._open_streams
-                delay_s = 0.0 if is_awaited else LAST_WORDS_S
-                self._driver.call_later(delay_s, functools.partial(self._agent_exited, host, agent))
-
-    def _agent_exited(self, host: int, agent: LocalAgent) -> None:
+    def agent_exited(self, host: int, status: int | None) -> None:
+        """The agent of ``host`` is gone, and what it had sent is read."""
         self._stdin.host_gone(host)
         self._open_streams = {s for s in self._open_streams if self._spec.placement[s[0]] != host}
-        self._unswept.add(host)
-        self._feed(AgentExited(host=host, status=agent.status))
-        self._look_whether_swept(host, self._driver.now() + self._spec.timeouts.grace_s + SWEEP_S)
+        self._feed(AgentExited(host=host, status=status))
 
-    def _look_whether_swept(self, host: int, give_up_at: float) -> None:
-        """An agent that ended in good order has removed its directory; for any other its guardian does."""
-        if not os.path.exists(host_dir(self._job_dir, host)):
-            self._unswept.discard(host)
+    def agent_swept(self, host: int, *, is_clean: bool) -> None:
+        """Its guardian has ended as well, and removed the directory, or that was waited for in vain."""
+        if is_clean:
             self._feed(HostSwept(host=host))
-        elif self._driver.now() < give_up_at:
-            look = functools.partial(self._look_whether_swept, host, give_up_at)
-            self._driver.call_later(SWEEP_LOOK_S, look)
-        else:
-            self._unswept.discard(host)
         self._leave_if_done()
 
     # ---- the end ---------------------------------------------------------------------------------
@@ -362,23 +331,14 @@ class SupervisorLoop:
     def _end(self, action: EndJob) -> None:
         self._ended = action
         self._stdin.hold()
-        for host, agent in self._agents.items():
-            if host not in self._started:
-                agent.let_go()
-        self._driver.call_later(AGENT_END_S, self._kill_agents)
+        self._agents.dismiss()
         self._leave_if_done()
-
-    def _kill_agents(self) -> None:
-        for host, agent in self._agents.items():
-            if not agent.has_exited():
-                self._output.say(f"jlaunch: agent of {self._spec.hosts[host].name} did not end, killed")
-                agent.kill()
 
     def _leave_if_done(self) -> None:
         """Leave once the agents are gone, and all that they had to say is out."""
         if self._ended is None or self._is_leaving or self._open_streams:
             return
-        if self._unswept or any(agent.status is None for agent in self._agents.values()):
+        if not self._agents.have_ended:
             return
         self._is_leaving = True
         for line in ending_lines(self._ended.code, self._ended.cause, self._ended.tails):

@@ -32,9 +32,11 @@ from jlaunch.core.events import (
     DeadlineAsked,
     DesyncFound,
     HeartbeatArrived,
+    HostPaused,
     HostSwept,
     JobStarted,
     LeaseLapsed,
+    PauseRequested,
     QuestionAnswered,
     RankClaimed,
     RankDied,
@@ -49,6 +51,7 @@ from jlaunch.core.events import (
     RankSpawned,
     RankSpawnFailed,
     RankUnkillable,
+    ResumeRequested,
     StopRequested,
     VerdictWritten,
 )
@@ -183,6 +186,22 @@ class AnyOrder(RuleBasedStateMachine):
     def lease_lapses(self, host: int) -> None:
         self.give_up_fences(host)
         self.hear(LeaseLapsed(host=host), host)
+
+    @rule(span_s=st.floats(0, 1e5), is_resumed=st.booleans())
+    def is_paused(self, span_s: float, is_resumed: bool) -> None:
+        """Ctrl-Z, and perhaps ``fg``: whatever else comes meanwhile is let in as ever."""
+        self.feed(PauseRequested())
+        self.now += span_s
+        if is_resumed:
+            self.feed(ResumeRequested())
+
+    @rule(host=some_host)
+    def host_is_held(self, host: int) -> None:
+        self.hear(HostPaused(host=host), host)
+
+    @rule()
+    def goes_on(self) -> None:
+        self.feed(ResumeRequested())
 
     @rule(host=some_host)
     def start_fails(self, host: int) -> None:
@@ -369,8 +388,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def a_deadline_is_not_forgotten(self) -> None:
-        """Unless it is over, something will happen even if nobody says anything any more."""
-        if self.machine.state not in TERMINAL:
+        """Unless it is over, or a person has it paused, something will happen even if nobody speaks any more."""
+        if self.machine.state not in TERMINAL and not self.machine.pause.is_on:
             assert self.machine.next_deadline() is not None
 
 

@@ -178,16 +178,7 @@ class Job:
 
     def processes(self) -> list[int]:
         """Every live process that carries this run's private directory in its environment."""
-        mark = f"JLAUNCH_RUNTIME_DIR={self.runtime_dir}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                        if state not in "ZX":
-                            found.append(int(entry.name))
-        return found
+        return processes_with(self.runtime_dir)
 
     def assert_nothing_left(self, timeout_s: float = 5.0) -> None:
         """No process of the job lives and its private directory is empty, within the bound."""
@@ -207,6 +198,20 @@ class Job:
             text = b"\n".join(lines.all[-60:]).decode(errors="replace")
             parts.append(f"--- {lines.name}\n{text}")
         return "\n".join(parts)
+
+
+def processes_with(runtime_dir: Path) -> list[int]:
+    """Every live process that carries this private directory in its environment."""
+    mark = f"JLAUNCH_RUNTIME_DIR={runtime_dir}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                    if state not in "ZX":
+                        found.append(int(entry.name))
+    return found
 
 
 def said(lines: list[bytes]) -> Iterator[dict[str, Any]]:
