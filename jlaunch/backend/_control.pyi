@@ -30,7 +30,7 @@ class RankView(NamedTuple):
     question_slot: int
     in_wait: bool
     completed_seq: int
-    desync: tuple[int, int, int] | None
+    desync: tuple[int, int, int, int, int] | None
     waits: tuple[WaitView, ...]
     torn: bool
 

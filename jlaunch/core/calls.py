@@ -15,9 +15,12 @@ DTYPES: Final = (
 _COLLECTIVES = {int(collective): collective.word for collective in Collective}
 
 
-def describe_call(fingerprint: int) -> str:
-    """A call in words, for example ``all_sum of 1024 float32``: kind (8 bits), dtype (8), count (48)."""
+def describe_call(fingerprint: int, seq: int) -> str:
+    """A call in words, for example ``all_sum #9 of 1024 float32``: kind (8 bits), dtype (8), count (48).
+
+    ``seq`` is its number in the group.
+    """
     kind, dtype, count = fingerprint >> 56, (fingerprint >> 48) & 0xFF, fingerprint & 0xFFFF_FFFF_FFFF
     name = _COLLECTIVES.get(kind, f"call {kind}")
     element = DTYPES[dtype] if dtype < len(DTYPES) else f"dtype {dtype}"
-    return f"{name} of {count} {element}"
+    return f"{name} #{seq} of {count} {element}"

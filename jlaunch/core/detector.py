@@ -15,8 +15,9 @@ Rules of this file.
   progress, a report, output that we do not take off its hands, a pause, a silent agent.
 * The pause's limit counts from the start of the pause, but it bites only while somebody waits: a
   pause between two collectives, that nobody noticed, costs nothing.
-* Ranks that all wait for one another, with nothing moving, are a deadlock (or a silent data link
-  under a live control link): after the straggler timeout all of them are accused together.
+* Ranks that all wait for one another are accused together: at once, that is after one more deadline
+  in which none of them moved, if they are in calls that do not belong together (a deadlock: nothing that
+  they wait for can ever come); in the same call after the straggler timeout (a silent data link).
 * Every question that is admitted gets one answer: "keep waiting", with the reason, or, from the job
   machine, the verdict that ends the wait.
 """
@@ -26,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from jlaunch.core.circles import circle_of, deadlock_in, named_in
 from jlaunch.core.contract import Reason
 from jlaunch.core.events import DeadlineAsked, Wait
 from jlaunch.core.findings import Accusation, Answer, Finding, HoldUp, Look, NeedsLost
@@ -98,6 +100,7 @@ class Detector:
         hold_up = self._hold_ups.get(rank)
         if hold_up is not None:
             self._excuse_if_moved(hold_up, now)
+        self._hasten(self._circle(rank), now)
         self._answer_about(rank, now)
         self._verify_those_with(rank, now)
         return self._take()
@@ -161,8 +164,7 @@ class Detector:
     # ---- questions -----------------------------------------------------------------------------
 
     def _named(self, wait: Wait) -> list[int]:
-        """The ranks that a wait names; what a rank wrote into its block is checked here."""
-        return [rank for rank in wait.waiting_for if 0 <= rank < len(self._ranks)]
+        return named_in(wait, self._ranks)
 
     def _close_question(self, rank: int) -> None:
         self._unseen.pop(rank, None)
@@ -250,13 +252,29 @@ class Detector:
         paused_at = self._ranks[hold_up.rank].paused_at
         if paused_at is not None:
             return paused_at + self._timeouts.max_pause_s
-        return hold_up.still_since + self._timeouts.straggler_timeout_s
+        limit_s = self._timeouts.straggler_timeout_s
+        if self._deadlock(hold_up.rank) is not None:
+            limit_s = min(limit_s, self._timeouts.deadline_s)
+        return hold_up.still_since + limit_s
+
+    def _deadlock(self, rank: int) -> str | None:
+        if self._ranks[rank].wait is None:
+            return None
+        return deadlock_in(self._circle(rank), self._ranks)
 
     def _arm(self, hold_up: HoldUp, now: float) -> None:
         interval_s = min(max(self._timeouts.straggler_timeout_s / 8, 0.1), 10.0)
         # Past its limit already (nobody waited when it was reached): now, else when it comes.
         self.timers.set((_LIMIT, hold_up.rank), max(self._limit_at(hold_up), now))
         self.timers.set((_STILL, hold_up.rank), now + interval_s)
+
+    def _hasten(self, circle: tuple[int, ...] | None, now: float) -> None:
+        """A look has closed a circle that can never end: its members need not be waited for long."""
+        if deadlock_in(circle, self._ranks) is not None:
+            for rank in circle or ():
+                hold_up = self._hold_ups.get(rank)
+                if hold_up is not None and hold_up.verifying_since is None:
+                    self._arm(hold_up, now)
 
     def _retry(self, hold_up: HoldUp, now: float) -> None:
         """The limit is reached, but the evidence is not there: look again soon."""
@@ -355,6 +373,10 @@ class Detector:
         if not all(self._is_overdue(rank, hold_up, now) for rank in circle):
             self._retry(hold_up, now)
             return
+        deadlock = self._deadlock(hold_up.rank)
+        if deadlock is not None:
+            self._findings.append(Accusation(circle, Reason.DESYNC, deadlock))
+            return
         still_s = now - hold_up.still_since
         why = f"no movement for {still_s:.1f} s, and {where}"
         if len(circle) > 1:
@@ -371,28 +393,7 @@ class Detector:
         return self._limit_at(hold_up) <= now
 
     def _circle(self, rank: int) -> tuple[int, ...] | None:
-        """The ranks that hold one another up, from ``rank`` on; None if somebody outside holds them up.
-
-        A rank outside any collective is a circle of its own.
-        """
-        if self._ranks[rank].wait is None:
-            return (rank,)
-        circle: set[int] = set()
-        todo = [rank]
-        while todo:
-            each = todo.pop()
-            if each in circle:
-                continue
-            wait = self._ranks[each].wait
-            if wait is None or not self._stands_still(each):
-                return None
-            circle.add(each)
-            todo += self._named(wait)
-        return tuple(sorted(circle))
-
-    def _stands_still(self, rank: int) -> bool:
-        machine = self._ranks[rank]
-        return machine.is_survivor and machine.paused_at is None and self._hosts[machine.host].is_ready
+        return circle_of(rank, self._ranks, self._hosts)
 
     def _take(self) -> list[Finding]:
         findings, self._findings = self._findings, []

@@ -50,7 +50,7 @@ from jlaunch.core.start import Start
 from jlaunch.core.waits import Waits
 
 _SIGABRT = 6
-_FENCED = (Reason.PAUSED, Reason.STUCK, Reason.DESYNC)
+_FENCED = (Reason.PAUSED, Reason.STUCK)
 """Reasons for which a rank is lost although it lives and can be reached."""
 _SETTLED = (RankState.EXITED, RankState.UNKILLABLE)
 

@@ -1,11 +1,13 @@
 """Who is lost, who was told, and the fence that comes first.
 
 Rules of this file. What the survivors are told only grows: every verdict carries all losses of the
-epoch so far. A rank that is lost but alive (paused, stuck, out of step) reads ``stop`` in its own
+epoch so far. A rank that is lost but alive (paused, stuck) reads ``stop`` in its own
 block before any survivor reads ``raise``, so that it cannot rise and go on as if nothing had been;
 the fence is given up when its host falls silent or does not answer, because then the data segments
 of the next epoch, which are fresh, are what protects. A clean loss (exit 0) is told with a short
 delay: at the end of a big job a thousand of them come at once, and each alone needs nobody's haste.
+Ranks out of step with one another (a desync, a deadlock) are told as the others are: nobody knows which
+of them is wrong, all of them are awake, and each may want to save what it has.
 """
 
 from __future__ import annotations
@@ -154,7 +156,7 @@ class Losses:
         untold: dict[int, list[int]] = {}
         count = len(self._losses)
         for rank in self._ranks:
-            if rank.is_survivor and rank.was_in_group and len(self._told.get(rank.rank, ())) < count:
+            if rank.is_told and rank.was_in_group and len(self._told.get(rank.rank, ())) < count:
                 untold.setdefault(rank.host, []).append(rank.rank)
         return untold
 

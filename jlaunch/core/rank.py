@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+from jlaunch.core.contract import Reason
 from jlaunch.core.events import (
     Event,
     Loss,
@@ -206,6 +207,11 @@ class RankMachine(Machine[RankState]):
     def is_survivor(self) -> bool:
         """A verdict about others concerns it: it is at work and not lost itself."""
         return self.is_at_work and self.loss is None
+
+    @property
+    def is_told(self) -> bool:
+        """It hears of losses: a survivor, and who is out of step, who lives on as they do."""
+        return self.is_at_work and (self.loss is None or self.loss.reason is Reason.DESYNC)
 
     @property
     def is_stopping(self) -> bool:

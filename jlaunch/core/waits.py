@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 NAMES_MAX = 4
 """Ranks named in one line for people; the others are counted."""
 
+_KINDS = {
+    Reason.PAUSED: CauseKind.PAUSED,
+    Reason.STUCK: CauseKind.STUCK,
+    Reason.DESYNC: CauseKind.DESYNC,
+}
+
 
 class Waits:
     """The waits of one epoch."""
@@ -167,8 +173,10 @@ class Waits:
 
     def _accuse(self, accusation: Accusation) -> None:
         epoch = self._epoch
-        kind = CauseKind.PAUSED if accusation.reason is Reason.PAUSED else CauseKind.STUCK
+        if all(epoch.ranks[rank].loss is not None for rank in accusation.ranks):
+            return  # the others of the circle were accused with it
+        kind = _KINDS[accusation.reason]
         names = ", ".join(epoch.name(rank) for rank in accusation.ranks[:NAMES_MAX])
-        text = f"{names}: {accusation.why}"
+        text = accusation.why if kind is CauseKind.DESYNC else f"{names}: {accusation.why}"
         epoch.record(kind, text, accusation.ranks)
         epoch.lose(accusation.ranks, accusation.reason, text)

@@ -19,11 +19,13 @@ _COLLECTIVES = {int(collective): collective for collective in Collective if coll
 
 
 class Desync(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank found a peer in another call: both calls' fingerprints, as the wire header has them."""
+    """The rank found a peer in another call: both fingerprints and numbers, as the wire header has them."""
 
     peer: int
     here: int
     there: int
+    seq_here: int
+    seq_there: int
 
 
 class RankState(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,10 +133,11 @@ class RankBlock:
             group=view.group,
         )
 
-    def _desync(self, view: tuple[int, int, int] | None) -> Desync | None:
+    def _desync(self, view: tuple[int, int, int, int, int] | None) -> Desync | None:
         if view is None or view[0] >= self._world_size:
             return None
-        return Desync(peer=view[0], here=view[1], there=view[2])
+        peer, here, there, seq_here, seq_there = view
+        return Desync(peer=peer, here=here, there=there, seq_here=seq_here, seq_there=seq_there)
 
 
 class HostBlock:

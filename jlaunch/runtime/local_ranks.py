@@ -263,8 +263,12 @@ class LocalRanks:
                 self._feed(QuestionFound(question=view.question, wait=view.asked_in, **at))
         if view.desync is not None and not rank.has_desync:
             rank.has_desync = True
-            here, there = describe_call(view.desync.here), describe_call(view.desync.there)
-            self._feed(DesyncSeen(peer=view.desync.peer, here=here, there=there, **at))
+            found = view.desync
+            here, there = (
+                describe_call(found.here, found.seq_here),
+                describe_call(found.there, found.seq_there),
+            )
+            self._feed(DesyncSeen(peer=found.peer, here=here, there=there, **at))
         if rank.is_told_to_stop and not view.in_wait:
             rank.is_told_to_stop = False
             self._feed(LeftWait(**at))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jlaunch.core.actions import RecordVerdict, RefuseGroup, WriteVerdict
+from jlaunch.core.actions import RecordVerdict, RefuseGroup, StopRank, WriteVerdict
 from jlaunch.core.cause import CauseKind
 from jlaunch.core.contract import Reason, VerdictKind
 from jlaunch.core.events import (
@@ -315,11 +315,11 @@ def test_a_group_that_is_open_is_not_timed() -> None:
 def test_both_sides_of_a_desync_are_named_and_lost() -> None:
     job = running()
     job.hear(DesyncFound(rank=0, epoch=1, peer=1, here="all_sum of 8 float32", there="all_max of 8 float32"))
-    for fence in of(WriteVerdict, job.done, kind=VerdictKind.STOP):
-        job.written(fence)
-    assert raises(job.done) == {2: {0, 1}}
-    for rank in (0, 1):
-        job.vanish(rank, 1, by="term")
+    assert of(WriteVerdict, job.done, kind=VerdictKind.STOP) == []
+    assert raises(job.done) == {0: {0, 1}, 1: {0, 1}, 2: {0, 1}}
+    assert of(StopRank, job.done) == []
+    job.end(0, 0)
+    job.end(1, 1)
     job.end(2, 1)
     assert job.ended.code == 76
     assert job.ended.cause == (
@@ -338,7 +338,8 @@ def test_a_desync_with_one_who_is_dying() -> None:
     job = running()
     job.die(1, 0)
     job.hear(DesyncFound(rank=0, epoch=1, peer=1, here="a", there="b"))
-    assert job.machine.epoch.losses.fenced == {0}
+    assert raises(job.done)[0] == {0, 1}
+    assert raises(job.done)[2] == {0, 1}
 
 
 # ---- admission -----------------------------------------------------------------------------------

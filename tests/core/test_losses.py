@@ -6,7 +6,7 @@ import pytest
 
 from jlaunch.core.actions import RecordVerdict, RefuseGroup, StopRank, WriteVerdict
 from jlaunch.core.contract import Reason, VerdictKind
-from jlaunch.core.events import DesyncFound, HeartbeatArrived, RankPaused
+from jlaunch.core.events import HeartbeatArrived, RankPaused
 from jlaunch.core.losses import CLEAN_DELAY_S, FENCE_TIMEOUT_S
 from jlaunch.core.spec import Policy
 from tests.core.driving import Driven, answers, is_quiet, job_spec, of, raises, stopped, wait_for
@@ -80,11 +80,20 @@ def test_the_fence_comes_first() -> None:
 
 
 def fenced() -> Driven:
-    """Rank 3 is out of step with rank 2, both are lost and alive, their fences are up."""
+    """Ranks 2 and 3 are paused past the limit: lost and alive, their fences are up."""
     job = two_hosts()
-    actions = job.hear(DesyncFound(rank=2, epoch=1, peer=3, here="a", there="b"))
-    assert raises(actions) == {}
+    accuse(job)
     return job
+
+
+def accuse(job: Driven) -> None:
+    for rank in (2, 3):
+        job.hear(RankPaused(rank=rank, epoch=1))
+    job.ask(0, 2, 3)
+    job.sleep(5.0)
+    job.look(0, wait_for(2, 3))
+    for rank in (2, 3):
+        assert raises(job.look(rank, is_paused=True)) == {}
 
 
 def test_every_fence_must_be_confirmed() -> None:
@@ -102,9 +111,7 @@ def test_a_fence_that_is_not_answered_is_given_up() -> None:
 
 def test_a_fence_on_a_silent_host_is_given_up() -> None:
     job = two_hosts()
-    job.now += 2.2
-    job.beat(0)
-    job.hear(DesyncFound(rank=2, epoch=1, peer=3, here="a", there="b"), 1)
+    accuse(job)
     # h1 was heard just now; then it is silent, and that is noticed before the fence's own limit.
     assert raises(job.sleep(0.9, beating=False)) == {}
     assert raises(job.sleep(0.2, beating=False)) == {0: {2, 3}, 1: {2, 3}}

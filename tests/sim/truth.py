@@ -151,13 +151,16 @@ class Truth:
             still_s = now - process.moved_at
             what = f"rank {loss.rank} is told stuck but moved {still_s:.2f} s ago"
             self._require(still_s >= timeouts.straggler_timeout_s - SLACK_S, what)
+        elif loss.reason is Reason.DESYNC:
+            is_planted = any(kind == "desync" and loss.rank in where for _, kind, where in self.faults)
+            self._require(is_planted, f"rank {loss.rank} is told out of step, but did as the others")
         elif loss.reason is Reason.HOST_LOST:
             what = f"the host of rank {loss.rank} is told lost, but nothing happened to it"
             self._require(self._host_had_fault(process.host.index), what)
 
     def _check_fence(self, loss: Loss, epoch: int) -> None:
         """Fence first: who is lost but alive has read STOP before the others read RAISE."""
-        if loss.reason not in (Reason.PAUSED, Reason.STUCK, Reason.DESYNC):
+        if loss.reason not in (Reason.PAUSED, Reason.STUCK):
             return
         process = self._process(loss.rank, epoch)
         if process is None or not process.is_alive or process.kind is VerdictKind.STOP:

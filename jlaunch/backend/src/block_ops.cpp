@@ -145,7 +145,9 @@ RankSnapshot read_rank(const ControlBlock& block) {
     out.desync = DesyncSnapshot{
         peer - 1,
         part.desync_here.load(relaxed),
-        part.desync_there.load(relaxed)};
+        part.desync_there.load(relaxed),
+        part.desync_seq_here.load(relaxed),
+        part.desync_seq_there.load(relaxed)};
   }
   for (std::size_t i = 0; i < kGroupSlots; ++i) {
     SlotCopy copy = read_slot(part.slots[i]);

@@ -30,6 +30,8 @@ struct DesyncSnapshot {
   std::uint32_t peer = 0;
   std::uint64_t here = 0;
   std::uint64_t there = 0;
+  std::uint64_t seq_here = 0;
+  std::uint64_t seq_there = 0;
 };
 
 /** The rank's half at one moment. */

@@ -86,16 +86,15 @@ void BlockWriter::ask() {
   ring_doorbell();
 }
 
-void BlockWriter::desync(
-    int world_rank,
-    std::uint64_t here,
-    std::uint64_t there) {
+void BlockWriter::desync(int world_rank, Called here, Called there) {
   if (block_ == nullptr) {
     return;
   }
   auto& part = block_->rank_part;
-  store(part.desync_here, here);
-  store(part.desync_there, there);
+  store(part.desync_here, here.fingerprint);
+  store(part.desync_there, there.fingerprint);
+  store(part.desync_seq_here, here.seq);
+  store(part.desync_seq_there, there.seq);
   part.desync_peer.store(
       static_cast<std::uint32_t>(world_rank) + 1, std::memory_order_release);
   ring_doorbell();

@@ -80,8 +80,14 @@ class BlockWriter {
   /** The deadline has passed: asks the agent, and rings its doorbell. */
   void ask();
 
-  /** Two ranks called different things: both fingerprints. */
-  void desync(int world_rank, std::uint64_t here, std::uint64_t there);
+  /** One call, as its fingerprint and its number in the group. */
+  struct Called {
+    std::uint64_t fingerprint = 0;
+    std::uint64_t seq = 0;
+  };
+
+  /** Two ranks called different things. */
+  void desync(int world_rank, Called here, Called there);
 
   /** The group has formed, in this epoch. */
   void formed(std::uint32_t epoch);

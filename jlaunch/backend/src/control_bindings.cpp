@@ -112,7 +112,11 @@ nb::object to_python(const RankSnapshot& rank, const ViewTypes& types) {
   nb::object desync = nb::none();
   if (rank.desync) {
     desync = nb::make_tuple(
-        rank.desync->peer, rank.desync->here, rank.desync->there);
+        rank.desync->peer,
+        rank.desync->here,
+        rank.desync->there,
+        rank.desync->seq_here,
+        rank.desync->seq_there);
   }
   return types.rank(
       rank.owner_pid,

@@ -28,7 +28,7 @@
 namespace jlaunch {
 
 inline constexpr std::uint32_t kControlBlockMagic = 0x4a4c4342; // "JLCB"
-inline constexpr std::uint32_t kControlBlockVersion = 1;
+inline constexpr std::uint32_t kControlBlockVersion = 2;
 inline constexpr std::size_t kGroupSlots = 8;
 inline constexpr std::size_t kMaskWords = kMaxRanks / 64;
 
@@ -65,6 +65,8 @@ struct alignas(64) RankPart {
   std::atomic<std::uint32_t> desync_peer; // 1 + rank; 0 none
   std::atomic<std::uint64_t> desync_here; // fingerprint of our call
   std::atomic<std::uint64_t> desync_there; // fingerprint of the peer's call
+  std::atomic<std::uint64_t> desync_seq_here; // their numbers in the group
+  std::atomic<std::uint64_t> desync_seq_there;
   std::array<GroupSlot, kGroupSlots> slots;
 };
 

@@ -52,7 +52,7 @@ std::string_view verb_of(Reason reason) {
     case Reason::stuck:
       return "is stuck";
     case Reason::desync:
-      return "called something else";
+      return "is out of step";
     case Reason::init_failed:
       return "failed in init";
     case Reason::control_lost:
@@ -312,7 +312,8 @@ Failure Supervision::mismatch(const Step& step) {
   failure.detail = "rank " + std::to_string(world) + " called " +
       call_words(found.there, found.seq_there) + " where this rank called " +
       name_of(step.call()) + ": all ranks must call the same in the same order";
-  writer_.desync(world, found.here, found.there);
+  writer_.desync(
+      world, {found.here, step.call().seq}, {found.there, found.seq_there});
   writer_.fail();
   return failure;
 }

@@ -77,6 +77,7 @@ TEST_CASE("a rank's half is read as it was written") {
   part.question_slot = 1;
   part.desync_peer = 1; // rank 0
   part.desync_here = 5;
+  part.desync_seq_there = 7;
   part.slots[0].completed_seq = 6;
   GroupSlot& slot = part.slots[1]; // another group's
   slot.collective = static_cast<std::uint32_t>(Collective::all_gather);
@@ -91,6 +92,8 @@ TEST_CASE("a rank's half is read as it was written") {
   CHECK(seen.completed_seq == 6);
   REQUIRE(seen.desync);
   CHECK(seen.desync->peer == 0);
+  CHECK(seen.desync->here == 5);
+  CHECK(seen.desync->seq_there == 7);
   REQUIRE(seen.waits.size() == 1);
   CHECK(seen.waits[0].slot == 1);
   CHECK(seen.waits[0].collective == Collective::all_gather);

@@ -119,7 +119,7 @@ TEST_CASE("block: with no block nothing is written, and nothing breaks") {
   writer.moved();
   writer.waiting(RankMask{}, 1);
   writer.ask();
-  writer.desync(1, 2, 3);
+  writer.desync(1, {2, 3}, {4, 5});
   writer.end(1);
   CHECK_FALSE(VerdictReader(nullptr).changed());
 }
