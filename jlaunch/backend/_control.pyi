@@ -32,6 +32,7 @@ class RankView(NamedTuple):
     completed_seq: int
     desync: tuple[int, int, int, int, int] | None
     waits: tuple[WaitView, ...]
+    stack_signal: int
     torn: bool
 
 class RankBlock:

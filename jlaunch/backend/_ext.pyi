@@ -40,8 +40,13 @@ class Membership:
         """The group's first failure."""
     def report(self) -> None:
         """Count a report in the control block; wait-free."""
+    def arm_stack(self, signal: int) -> None:
+        """Say in the control block that this signal makes the process write its stacks; 0: none does."""
     def leave(self) -> None:
         """Break what still runs, release the group's resources, free the claim. Idempotent."""
+
+def mark_end_of_stack(signal: int, fd: int) -> None:
+    """Handle ``signal`` by writing a zero byte to ``fd``: what faulthandler chains to. Raises OSError."""
 
 def claim_stop() -> bool:
     """In the main thread: whether JobStopping is still to be raised there, which the caller does now."""

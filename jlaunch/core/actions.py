@@ -129,6 +129,13 @@ class SampleRanks(Order, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
 
 
+class TakeStack(Order, frozen=True, kw_only=True):
+    """Have a rank write its Python stacks; answered by StackTaken."""
+
+    rank: int
+    epoch: int
+
+
 class RenewLease(Order, frozen=True, kw_only=True):
     """A word from above: the agent may go on for another lease. Sent every second at least.
 
@@ -198,6 +205,13 @@ class ReadBlock(Deed, frozen=True, kw_only=True):
     epoch: int
 
 
+class AskForStack(Deed, frozen=True, kw_only=True):
+    """Ask the holder of a rank's claim for its stacks, if it can be asked; the shell sends StackTaken."""
+
+    rank: int
+    epoch: int
+
+
 class SendUp(Deed, frozen=True, kw_only=True):
     """Send an event to the supervisor."""
 
@@ -228,6 +242,7 @@ AgentOrder = (
     | WriteVerdict
     | StopRank
     | SampleRanks
+    | TakeStack
     | RenewLease
     | PauseHost
     | ResumeHost

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jlaunch.core.actions import (
+    AskForStack,
     Deed,
     EndAgent,
     ExitAgent,
@@ -38,6 +39,7 @@ from jlaunch.core.actions import (
     OpenGroup,
     Order,
     PauseHost,
+    ReadBlock,
     RefuseGroup,
     RenewLease,
     ResumeHost,
@@ -46,6 +48,7 @@ from jlaunch.core.actions import (
     SendUp,
     SpawnRank,
     StopRank,
+    TakeStack,
     WriteVerdict,
 )
 from jlaunch.core.contract import ExitCode
@@ -239,5 +242,6 @@ _HANDLERS: dict[type[Event | Order], Callable[..., None]] = {
     RefuseGroup: lambda agent, order: agent.ranks.refuse(order),
     WriteVerdict: lambda agent, order: agent.ranks.write(order),
     StopRank: lambda agent, order: agent.ranks.stop(order),
-    SampleRanks: lambda agent, order: agent.ranks.look(order),
+    SampleRanks: lambda agent, order: agent.ranks.look(order.ranks, order.epoch, ReadBlock),
+    TakeStack: lambda agent, order: agent.ranks.look((order.rank,), order.epoch, AskForStack),
 }

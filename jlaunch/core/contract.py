@@ -138,6 +138,11 @@ class HostFiles:
         return f"rank-{rank}.e{epoch}.block"
 
     @staticmethod
+    def stack_pipe(rank: int, epoch: int) -> str:
+        """Name of the FIFO into which the process started as ``rank`` in ``epoch`` writes its stacks."""
+        return f"rank-{rank}.e{epoch}.stack"
+
+    @staticmethod
     def soft_dir(epoch: int) -> str:
         """Name of the directory for the soft provider's files of ``epoch``."""
         return f"soft.e{epoch}"

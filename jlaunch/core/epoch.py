@@ -38,6 +38,7 @@ from jlaunch.core.events import (
     RankSampled,
     RankSpawned,
     RankSpawnFailed,
+    StackTaken,
     Wait,
 )
 from jlaunch.core.host import HostMachine
@@ -129,7 +130,7 @@ class Epoch:
             return False
         if isinstance(event, DeadlineAsked | DesyncFound):
             return rank.is_survivor and rank.was_in_group
-        if isinstance(event, QuestionAnswered):
+        if isinstance(event, QuestionAnswered | StackTaken):
             return not rank.is_gone
         if isinstance(event, RankInitFailed):
             return rank.is_in_init and rank.loss is None
@@ -380,6 +381,7 @@ _HANDLERS: dict[type[Event], Callable[..., None]] = {
     RankPaused: _to_waits(Waits.paused),
     RankResumed: _to_waits(Waits.resumed),
     RankSampled: _to_waits(Waits.sampled),
+    StackTaken: _to_waits(Waits.stack_taken),
     RankDied: Epoch._on_died,
     RankExited: Epoch._on_exited,
     DeadlineAsked: _to_waits(Waits.asked),

@@ -213,6 +213,13 @@ class RankSampled(RankEvent, frozen=True, kw_only=True):
     sample: Sample
 
 
+class StackTaken(RankEvent, frozen=True, kw_only=True):
+    """Answer to TakeStack: all threads' stacks, as faulthandler writes them, or why there are none."""
+
+    lines: tuple[str, ...] = ()
+    error: str = ""
+
+
 class RankReported(RankEvent, frozen=True, kw_only=True):
     """The program called ``jlaunch.report``."""
 
@@ -293,6 +300,7 @@ AgentEvent = (
     | QuestionAnswered
     | DesyncFound
     | RankSampled
+    | StackTaken
     | RankReported
     | RankDied
     | RankExited

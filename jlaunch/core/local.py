@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jlaunch.core.actions import (
+    AskForStack,
     Deed,
     FormGroup,
     OpenGroup,
     ReadBlock,
     RefuseGroup,
-    SampleRanks,
     SendUp,
     SpawnRank,
     StartProcess,
@@ -183,12 +183,12 @@ class LocalRanks:
                 self.out += process.obey(order)
         self._send(VerdictWritten(host=self.host, verdict=order.verdict))
 
-    def look(self, order: SampleRanks) -> None:
-        """Read blocks; the shell sends what it reads."""
-        for rank in order.ranks:
-            process = self._current(rank, order.epoch)
+    def look(self, ranks: tuple[int, ...], epoch: int, deed: type[ReadBlock | AskForStack]) -> None:
+        """Look at ranks that hold their claim; the shell sends what it finds."""
+        for rank in ranks:
+            process = self._current(rank, epoch)
             if process is not None and process.has_claim:
-                self.out.append(ReadBlock(rank=rank, epoch=order.epoch))
+                self.out.append(deed(rank=rank, epoch=epoch))
 
     def open(self, order: OpenGroup) -> None:
         """All ranks of all hosts are connected."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jlaunch.core.actions import RecordVerdict, SampleRanks, Say, WriteVerdict
+from jlaunch.core.actions import RecordVerdict, SampleRanks, Say, TakeStack, WriteVerdict
 from jlaunch.core.cause import CauseKind
+from jlaunch.core.circles import named_in
 from jlaunch.core.contract import Reason, VerdictKind
 from jlaunch.core.detector import Detector
 from jlaunch.core.events import (
@@ -19,9 +20,11 @@ from jlaunch.core.events import (
     RankPaused,
     RankResumed,
     RankSampled,
+    StackTaken,
     Wait,
 )
 from jlaunch.core.findings import Accusation, Answer, Finding, Look, NeedsLost
+from jlaunch.core.stacks import place_of
 
 if TYPE_CHECKING:
     from jlaunch.core.epoch import Epoch
@@ -44,6 +47,8 @@ class Waits:
         self.detector = Detector(epoch.spec.timeouts, epoch.ranks, epoch.hosts)
         self._needy: set[int] = set()
         self._held: set[int] = set()
+        self._asked_at: dict[int, int] = {}
+        self._places: dict[int, str] = {}
 
     def hold(self) -> None:
         """Every rank that runs is about to be paused, as a person asked: no news, whenever it is told."""
@@ -150,6 +155,26 @@ class Waits:
             question=answer.question,
         )
         epoch.out += [self._record(verdict, answer.rank, answer.why, answer.question), write]
+        self._ask_the_late(answer.rank)
+
+    def _ask_the_late(self, asker: int) -> None:
+        """Where are those who are elsewhere? Asked once, until they have moved on."""
+        wait = self._epoch.ranks[asker].wait
+        for rank in named_in(wait, self._epoch.ranks)[:NAMES_MAX] if wait is not None else ():
+            machine = self._epoch.ranks[rank]
+            is_elsewhere = machine.is_survivor and machine.wait is None and machine.paused_at is None
+            progress = machine.sample.progress if machine.sample is not None else 0
+            if is_elsewhere and machine.has_claimed and self._asked_at.get(rank) != progress:
+                self._asked_at[rank] = progress
+                self._epoch.out.append(TakeStack(host=machine.host, rank=rank, epoch=self._epoch.number))
+
+    def stack_taken(self, event: StackTaken, now: float) -> None:
+        """A rank that is late says where it is."""
+        self._places[event.rank] = place_of(event.lines)
+        where = self._places[event.rank] or f"where it is cannot be told: {event.error or 'no frame'}"
+        if self._epoch.ranks[event.rank].wait is None:
+            text = f"{self._epoch.name(event.rank)} is late: {where}"
+            self._epoch.out.append(Say(level="note", text=text))
 
     def _record(self, verdict: int, rank: int, why: str, question: int) -> RecordVerdict:
         return RecordVerdict(
@@ -178,5 +203,8 @@ class Waits:
         kind = _KINDS[accusation.reason]
         names = ", ".join(epoch.name(rank) for rank in accusation.ranks[:NAMES_MAX])
         text = accusation.why if kind is CauseKind.DESYNC else f"{names}: {accusation.why}"
+        place = self._places.get(accusation.ranks[0])
+        if kind is CauseKind.STUCK and place:
+            text += f"; it was last seen at {place}"
         epoch.record(kind, text, accusation.ranks)
         epoch.lose(accusation.ranks, accusation.reason, text)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from jlaunch.backend import _control
+from jlaunch.core.calls import describe_call
 from jlaunch.core.contract import Collective, Phase, VerdictKind
 from jlaunch.core.events import Loss, Sample, Wait
 
@@ -19,13 +20,11 @@ _COLLECTIVES = {int(collective): collective for collective in Collective if coll
 
 
 class Desync(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank found a peer in another call: both fingerprints and numbers, as the wire header has them."""
+    """The rank found a peer in another call: both calls, as the wire header has them, in words."""
 
     peer: int
-    here: int
-    there: int
-    seq_here: int
-    seq_there: int
+    here: str
+    there: str
 
 
 class RankState(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +32,8 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``owner_pid`` is the last process that claimed the rank, 0 if none did; ``owner_alive`` says whether it
     holds the claim still. ``waits`` are the collectives it is in, by group slot. ``asked_in`` is the one
-    that the last question was about, None if it is over. ``torn``: read past a writer frozen in an update.
+    that the last question was about, None if it is over. ``stack_signal`` is the one on which it writes its
+    stacks, 0 while no handler is armed. ``torn``: read past a writer frozen in an update.
     """
 
     owner_pid: int
@@ -48,6 +48,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     desync: Desync | None
     waits: tuple[Wait, ...]
     asked_in: Wait | None
+    stack_signal: int
     torn: bool
 
     @property
@@ -104,6 +105,7 @@ class RankBlock:
             desync=self._desync(view.desync),
             waits=tuple(waits.values()),
             asked_in=waits.get(view.question_slot) if view.question else None,
+            stack_signal=view.stack_signal,
             torn=view.torn,
         )
 
@@ -137,7 +139,7 @@ class RankBlock:
         if view is None or view[0] >= self._world_size:
             return None
         peer, here, there, seq_here, seq_there = view
-        return Desync(peer=peer, here=here, there=there, seq_here=seq_here, seq_there=seq_there)
+        return Desync(peer=peer, here=describe_call(here, seq_here), there=describe_call(there, seq_there))
 
 
 class HostBlock:

@@ -87,6 +87,15 @@ if sys.platform == "linux":
         stat = _stat(pid)
         return None if stat is None else int(stat[_START_TIME])
 
+    def catches(pid: int, number: int) -> bool:
+        """Whether the process has a handler for the signal and does not block it, as the kernel says."""
+        with contextlib.suppress(OSError, KeyError):
+            with open(f"/proc/{pid}/status", "rb") as file:
+                fields = dict(line.split(b":\t", 1) for line in file if line.startswith(b"Sig"))
+            bit = 1 << (number - 1)
+            return bool(int(fields[b"SigCgt"], 16) & bit) and not int(fields[b"SigBlk"], 16) & bit
+        return False
+
     def is_stopped(pid: int) -> bool:
         """Whether the process is in state T (stopped by a signal)."""
         stat = _stat(pid)
@@ -153,6 +162,10 @@ else:
             return int(psutil.Process(pid).create_time() * 1e6)
         except psutil.NoSuchProcess:
             return None
+
+    def catches(pid: int, number: int) -> bool:
+        """Whether the process has a handler for the signal: the system does not say, its own word counts."""
+        return True
 
     def is_stopped(pid: int) -> bool:
         """Whether the process is stopped by a signal."""

@@ -14,6 +14,7 @@ from typing import Any
 import zmq
 
 from jlaunch.core.actions import (
+    AskForStack,
     Deed,
     ExitAgent,
     ReadBlock,
@@ -49,6 +50,7 @@ from jlaunch.runtime.driver import Driver, MachineDriver
 from jlaunch.runtime.environment import backend_files, rank_environment
 from jlaunch.runtime.local_ranks import LocalRanks
 from jlaunch.runtime.pump import OutputPump
+from jlaunch.runtime.stacks import Stacks
 from jlaunch.runtime.stdin import StdinFan
 
 LEAVE_LOOK_S = 0.02
@@ -103,6 +105,7 @@ class AgentLoop:
             guardian=guardian,
             feed=self._machine.feed,
         )
+        self._stacks = Stacks(self._driver, directory.path, holder=self._ranks.holder, send=self._send)
         self._deeds: dict[type[Deed], Callable[[Any], None]] = {
             WriteBlock: self._ranks.write_block,
             SignalGroup: self._ranks.signal,
@@ -110,6 +113,7 @@ class AgentLoop:
             TellRank: self._tell_rank,
             ReadBlock: self._read_block,
             SendBeat: self._send_beat,
+            AskForStack: self._stacks.ask,
             StartProcess: self._start_process,
             ExitAgent: self._leave,
         }
@@ -200,6 +204,7 @@ class AgentLoop:
 
     def _start_process(self, deed: StartProcess) -> None:
         self._prepare_epoch(deed.epoch)
+        self._stacks.prepare(deed.rank, deed.epoch)
         environment = rank_environment(
             self._environment,
             self._spec,
@@ -271,6 +276,7 @@ class AgentLoop:
 
     def _close(self) -> None:
         self._guardian.done()
+        self._stacks.close()
         self._ranks.close()
         self._host_block.close()
         self._directory.remove()

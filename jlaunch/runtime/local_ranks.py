@@ -22,7 +22,6 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from jlaunch.core.actions import SignalGroup, StartProcess, WriteBlock
-from jlaunch.core.calls import describe_call
 from jlaunch.core.contract import HostFiles, Phase, VerdictKind
 from jlaunch.core.events import Sample, Wait
 from jlaunch.core.facts import (
@@ -132,6 +131,11 @@ class LocalRanks:
     def has_epoch(self, epoch: int) -> bool:
         """Whether a process of that epoch is left."""
         return any(of == epoch for _, of in self._ranks)
+
+    def holder(self, rank: int, epoch: int) -> tuple[int, int] | None:
+        """Who holds the claim, and the signal on which it writes its stacks (0: none); None if nobody."""
+        of = self._ranks.get((rank, epoch))
+        return None if of is None or of.holder is None else (of.holder, of.block.read().stack_signal)
 
     # ---- deeds -----------------------------------------------------------------------------------
 
@@ -264,11 +268,7 @@ class LocalRanks:
         if view.desync is not None and not rank.has_desync:
             rank.has_desync = True
             found = view.desync
-            here, there = (
-                describe_call(found.here, found.seq_here),
-                describe_call(found.there, found.seq_there),
-            )
-            self._feed(DesyncSeen(peer=found.peer, here=here, there=there, **at))
+            self._feed(DesyncSeen(peer=found.peer, here=found.here, there=found.there, **at))
         if rank.is_told_to_stop and not view.in_wait:
             rank.is_told_to_stop = False
             self._feed(LeftWait(**at))

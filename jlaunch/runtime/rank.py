@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from jlaunch import backend
 from jlaunch.backend.errors import CollectiveError, JobStopping
 from jlaunch.runtime.rank_environment import RankEnvironment, read_rank_environment
+from jlaunch.runtime.rank_stack import arm as arm_stack
 
 if TYPE_CHECKING:
     from jlaunch.backend._ext import Membership
@@ -114,6 +115,7 @@ class Rank:
         membership: Membership = self._native.Membership(where.rank_block, where.host_block)
         self._membership = membership
         self._install_sigterm()
+        arm_stack(self._native, membership, where.stack_pipe)
         link = self._open_link()
         with self._telling_failure():
             self._open(membership)

@@ -30,6 +30,11 @@ class RankEnvironment:
         return os.path.join(self.host_dir, HostFiles.rank_block(self.rank, self.epoch))
 
     @property
+    def stack_pipe(self) -> str:
+        """Path of the FIFO for this process's stacks."""
+        return os.path.join(self.host_dir, HostFiles.stack_pipe(self.rank, self.epoch))
+
+    @property
     def host_block(self) -> str:
         """Path of the agent's block."""
         return os.path.join(self.host_dir, HostFiles.HOST_BLOCK)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from jlaunch.core.actions import SampleRanks, StopRank
@@ -17,7 +19,7 @@ def wait(kind: Collective, seq: int, *waiting_for: int, group: int = 0) -> Wait:
     return Wait(collective=kind, seq=seq, size_bytes=4, waited_s=1.0, waiting_for=waiting_for, group=group)
 
 
-def found(waits: dict[int, Wait | None]) -> str | None:
+def found(waits: Mapping[int, Wait | None]) -> str | None:
     """What the machines of four ranks make of these waits."""
     job = Driven(job_spec(per_host=4)).run()
     for rank, each in waits.items():
@@ -26,7 +28,7 @@ def found(waits: dict[int, Wait | None]) -> str | None:
     return deadlock_in(circle_of(min(waits), ranks, hosts), ranks)
 
 
-DEADLOCKS = {
+DEADLOCKS: dict[str, tuple[Mapping[int, Wait | None], str]] = {
     "two that send": (
         {0: wait(SEND, 1, 1), 1: wait(SEND, 1, 0)},
         "rank 0 in send #1 waits for 1, rank 1 in send #1",
@@ -53,7 +55,7 @@ DEADLOCKS = {
     ),
 }
 
-NONE = {
+NONE: dict[str, Mapping[int, Wait | None]] = {
     "one sum, a silent link": {0: wait(SUM, 9, 1), 1: wait(SUM, 9, 0)},
     "a message under way": {0: wait(SEND, 1, 1), 1: wait(RECV, 1, 0)},
     "one outside": {0: wait(SUM, 9, 1), 1: wait(RECV, 1, 2), 2: None},

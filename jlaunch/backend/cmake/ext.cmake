@@ -33,7 +33,8 @@ nanobind_add_module(_ext NB_STATIC NB_DOMAIN mlx NB_SUPPRESS_WARNINGS NOMINSIZE
   ${CMAKE_CURRENT_LIST_DIR}/../src/channels.cpp
   ${CMAKE_CURRENT_LIST_DIR}/../src/delivery.cpp
   ${CMAKE_CURRENT_LIST_DIR}/../src/membership.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/../src/mlx_group.cpp)
+  ${CMAKE_CURRENT_LIST_DIR}/../src/mlx_group.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/../src/stack_mark.cpp)
 target_link_libraries(_ext PRIVATE jlaunch_control jlaunch_core mlx jlaunch_warnings)
 
 # In site-packages libmlx lies in the sibling package. In a checkout nothing does;

@@ -9,6 +9,7 @@
 #include "channels.h"
 #include "membership.h"
 #include "mlx_group.h"
+#include "stack_mark.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -110,11 +111,13 @@ NB_MODULE(_ext, m) {
       .def("group", &group)
       .def("failure", &failure)
       .def("report", &Membership::report)
+      .def("arm_stack", &Membership::arm_stack, "signal"_a)
       .def(
           "leave",
           &Membership::leave,
           nb::call_guard<nb::gil_scoped_release>());
 
+  m.def("mark_end_of_stack", &mark_end_of_stack, "signal"_a, "fd"_a);
   m.def("claim_stop", &claim_stop);
   m.def("close_channels", &close_channels);
 }

@@ -140,6 +140,7 @@ RankSnapshot read_rank(const ControlBlock& block) {
   out.question = part.question.load(std::memory_order_acquire);
   out.question_slot = part.question_slot.load(relaxed);
   out.in_wait = part.in_wait.load(relaxed) != 0;
+  out.stack_signal = part.stack_signal.load(std::memory_order_acquire);
   const std::uint32_t peer = part.desync_peer.load(std::memory_order_acquire);
   if (peer != 0) {
     out.desync = DesyncSnapshot{
@@ -203,6 +204,7 @@ void ring_doorbell(HostBlock& block) {
 void reset_rank_part(RankPart& part) {
   part.in_wait.store(0, relaxed);
   part.desync_peer.store(0, relaxed);
+  part.stack_signal.store(0, relaxed);
   for (GroupSlot& slot : part.slots) {
     const std::uint32_t lock = slot.lock.load(relaxed) & ~1U;
     slot.lock.store(lock + 1, relaxed);

@@ -48,6 +48,7 @@ struct RankSnapshot {
   std::uint64_t completed_seq = 0; // of the world group
   std::optional<DesyncSnapshot> desync;
   std::vector<WaitSnapshot> waits;
+  std::uint32_t stack_signal = 0; // 0: not armed
   bool torn = false; // read past a writer that is frozen in an update
 };
 

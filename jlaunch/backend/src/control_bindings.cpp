@@ -131,6 +131,7 @@ nb::object to_python(const RankSnapshot& rank, const ViewTypes& types) {
       rank.completed_seq,
       desync,
       nb::tuple(waits),
+      rank.stack_signal,
       rank.torn);
 }
 
@@ -282,7 +283,7 @@ NB_MODULE(_control, module) {
       named_tuple,
       "RankView",
       "owner_pid owner_alive phase epoch progress reports question "
-      "question_slot in_wait completed_seq desync waits torn");
+      "question_slot in_wait completed_seq desync waits stack_signal torn");
   bind_blocks(module, types);
   bind_watch(module);
   module.def("monotonic_ns", &monotonic_ns);

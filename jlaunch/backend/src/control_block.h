@@ -67,6 +67,8 @@ struct alignas(64) RankPart {
   std::atomic<std::uint64_t> desync_there; // fingerprint of the peer's call
   std::atomic<std::uint64_t> desync_seq_here; // their numbers in the group
   std::atomic<std::uint64_t> desync_seq_there;
+  /** Signal on which it writes its stacks; 0 while no handler is armed. */
+  std::atomic<std::uint32_t> stack_signal;
   std::array<GroupSlot, kGroupSlots> slots;
 };
 

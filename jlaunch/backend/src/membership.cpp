@@ -123,6 +123,12 @@ void Membership::report() {
   rank_->block().rank_part.reports.fetch_add(1, std::memory_order_relaxed);
 }
 
+void Membership::arm_stack(std::uint32_t signal) {
+  require_owner();
+  rank_->block().rank_part.stack_signal.store(
+      signal, std::memory_order_release);
+}
+
 void Membership::leave() {
   if (getpid() != pid_) {
     return;

@@ -51,6 +51,10 @@ class Membership {
   /** Tells the control block that the program moves. Wait-free. */
   void report();
 
+  /** The control block says that this signal makes the process write its
+   *  stacks; 0: none does any more. */
+  void arm_stack(std::uint32_t signal);
+
   /**
    * Leaves the group and frees the claim, at the end of the program. A
    * collective that is still running is broken, since nobody waits for its
