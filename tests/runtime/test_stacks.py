@@ -25,8 +25,8 @@ import faulthandler, os, signal, sys
 fd = os.open(sys.argv[1], os.O_WRONLY | os.O_NONBLOCK)
 signal.signal(signal.SIGURG, lambda *_: os.write(fd, b"\\0"))
 faulthandler.register(signal.SIGURG, file=fd, chain=True)
-print("armed", flush=True)
 def here():
+    print("armed", flush=True)
     while True:
         signal.pause()
 here()

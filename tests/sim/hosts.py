@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jlaunch.core import messages
 from jlaunch.core.actions import (
+    AskForStack,
     Deed,
     ExitAgent,
     Order,
@@ -21,7 +22,7 @@ from jlaunch.core.actions import (
     TellRank,
     WriteBlock,
 )
-from jlaunch.core.events import AgentExited, HeartbeatArrived, RankSampled
+from jlaunch.core.events import AgentExited, HeartbeatArrived, RankSampled, StackTaken
 from jlaunch.core.facts import AgentStarted, ProcessStarted, ProcessStartFailed
 from tests.sim.link import Frame, Link
 from tests.sim.program import SimRank
@@ -255,6 +256,12 @@ class SimAgent:
         if process is not None and process.is_alive:
             self._send_up(RankSampled(rank=deed.rank, epoch=deed.epoch, sample=process.sample()))
 
+    def _ask(self, deed: AskForStack) -> None:
+        process = self._process(deed)
+        if process is not None and process.is_alive and not process.is_frozen:
+            place = ('  File "train.py", line 1 in step',)
+            self._send_up(StackTaken(rank=deed.rank, epoch=deed.epoch, lines=place))
+
     def _send(self, deed: SendUp) -> None:
         self._send_up(deed.event)
 
@@ -359,6 +366,7 @@ _DEEDS: dict[type[Deed], Callable[[SimAgent, Any], None]] = {
     WriteBlock: SimAgent._write,
     TellRank: SimAgent._tell,
     ReadBlock: SimAgent._read,
+    AskForStack: SimAgent._ask,
     SendUp: SimAgent._send,
     SendBeat: SimAgent._beat,
     ExitAgent: SimAgent._exit,
