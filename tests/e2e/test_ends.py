@@ -376,8 +376,8 @@ def test_a_restart_finds_fresh_files_and_none_of_the_old(tmp_path: Path) -> None
     with Job(*sh(script), ranks=1, options=("--on-peer-loss", "restart")) as job:
         assert job.end() == 0, job.describe()
         assert job.stdout.all == [
-            b"[0] in 1: rank-0.e1.block soft.e1",
-            b"[0] in 2: rank-0.e2.block soft.e2",
+            b"[0] in 1: rank-0.e1.block rank-0.e1.stack soft.e1",
+            b"[0] in 2: rank-0.e2.block rank-0.e2.stack soft.e2",
         ]
         job.assert_nothing_left()
 
