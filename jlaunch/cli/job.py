@@ -17,6 +17,7 @@ from jlaunch.core.spec import Backend, HostSpec, JobSpec, OutputMode, Policy, St
 _OWN_NAMES = ("MLX_RANK", "MLX_HOSTFILE", "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR", "MLX_JACCL_RING")
 """Variables that jlaunch itself sets for a rank, beside those that begin with JLAUNCH_."""
 
+_OURS = (Backend.JACCL, Backend.JACCL_RING)
 _TOLD_NOTHING = (Backend.RING, Backend.NCCL)
 """MLX's own backends: supervised as processes; their collectives read no control block."""
 
@@ -60,7 +61,7 @@ def build_launch(options: RunOptions, environ: Mapping[str, str]) -> Launch:
         env=env,
         policy=policy,
         backend=backend,
-        verbs=resolve_verbs(options.verbs, hosts) if backend is Backend.JACCL else Verbs.SOFT,
+        verbs=resolve_verbs(options.verbs, hosts) if backend in _OURS else Verbs.SOFT,
         timeouts=_timeouts(options, policy),
         max_restarts=options.max_restarts,
         output=OutputMode(options.output),

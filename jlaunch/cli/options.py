@@ -148,7 +148,7 @@ class SectionedCommand(click.Command):
 
 
 POLICIES = Word("raise", "wait", "restart", "stop", later=("replace", "shrink"))
-BACKENDS = Word("jaccl", "ring", "nccl", later=("jaccl-ring", "mpi"))
+BACKENDS = Word("jaccl", "jaccl-ring", "ring", "nccl", later=("mpi",))
 
 _ENDS = Duration(may_be_forever=False, zero=True)
 _PORT = Whole(1, 65535)

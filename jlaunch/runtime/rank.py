@@ -155,6 +155,7 @@ class Rank:
             epoch=where.epoch,
             provider=backend.provider_library(where.verbs),
             devices=devices_of(where),
+            ring=where.backend == "jaccl-ring",
             deadline_s=where.deadline_s,
         )
 

@@ -159,7 +159,6 @@ def test_bad_input_is_one_line(refused: Refused, arguments: list[str], line: str
             "--on-peer-loss: shrink: this version of jlaunch does not do that yet",
         ),
         (["--backend", "mpi"], "--backend: mpi: this version of jlaunch does not do that yet"),
-        (["--backend", "jaccl-ring"], "--backend: jaccl-ring: this version of jlaunch does not do that yet"),
         (["--verbs", "system"], "--verbs: system: this version of jlaunch does not do that yet"),
         (["--dashboard"], "--dashboard: this version of jlaunch does not do that yet"),
         (["--web", "127.0.0.1:8000"], "--web: this version of jlaunch does not do that yet"),

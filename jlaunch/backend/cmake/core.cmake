@@ -18,6 +18,7 @@ add_library(jlaunch_core STATIC
   src/platform.cpp
   src/progress.cpp
   src/reduce.cpp
+  src/ring.cpp
   src/supervision.cpp
   src/verbs.cpp
   src/verdict.cpp
@@ -52,6 +53,7 @@ if(JLAUNCH_TESTS)
     tests/main.cpp
     tests/progress_test.cpp
     tests/reduce_test.cpp
+    tests/ring_test.cpp
     tests/soft_provider_test.cpp
     tests/support.cpp
     soft/mapping.cpp

@@ -87,6 +87,7 @@ NB_MODULE(_ext, m) {
              std::uint32_t epoch,
              std::string provider,
              std::vector<std::vector<std::string>> devices,
+             bool ring,
              double deadline_s) {
             GroupConfig config;
             config.rank = rank;
@@ -94,6 +95,7 @@ NB_MODULE(_ext, m) {
             config.epoch = epoch;
             config.provider = std::move(provider);
             config.devices = std::move(devices);
+            config.ring = ring;
             config.deadline = Membership::duration(deadline_s);
             self.open(std::move(config));
           },
@@ -103,6 +105,7 @@ NB_MODULE(_ext, m) {
           "epoch"_a,
           "provider"_a,
           "devices"_a,
+          "ring"_a,
           "deadline_s"_a,
           nb::call_guard<nb::gil_scoped_release>())
       .def("address", &address)

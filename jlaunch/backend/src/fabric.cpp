@@ -73,14 +73,19 @@ Arena::~Arena() {
 Fabric::Fabric(std::shared_ptr<const VerbsApi> api, Config config)
     : api_(std::move(api)),
       config_(std::move(config)),
-      frame_bytes_(frame_bytes_for(config_.size)),
+      frame_bytes_(frame_bytes_for(
+          config_.peers.empty() ? config_.size
+                                : static_cast<int>(config_.peers.size()) + 1)),
       stride_(frame_bytes_ + sizeof(FrameHeader)),
       peers_(index(config_.size)) {
   if (config_.size == 1) {
     return;
   }
-  const auto others = static_cast<std::uint32_t>(config_.size - 1);
-  const auto frames = others * kDepth;
+  std::size_t wires = 0;
+  for (int peer = 0; peer < config_.size; ++peer) {
+    wires += devices_to(peer).size();
+  }
+  const auto frames = static_cast<std::uint32_t>(wires * kDepth);
   arena_.emplace(2 * frames * stride_);
   users_.assign(frames, 0);
   free_frames_.reserve(frames);
@@ -89,13 +94,10 @@ Fabric::Fabric(std::shared_ptr<const VerbsApi> api, Config config)
   }
   open_devices();
   for (int peer = 0; peer < config_.size; ++peer) {
-    if (peer == config_.rank) {
-      continue;
-    }
-    peers_[index(peer)].inbox.assign(kDepth, 0);
-    peers_[index(peer)].posted.assign(kDepth, false);
-    for (FrameIndex frame = 0; frame < kDepth; ++frame) {
-      post_receive(peer, frame);
+    for (std::uint32_t wire = 0; wire < this->wires(peer); ++wire) {
+      for (FrameIndex frame = 0; frame < kDepth; ++frame) {
+        post_receive(peer, wire, frame);
+      }
     }
   }
   if (failure_) {
@@ -103,36 +105,51 @@ Fabric::Fabric(std::shared_ptr<const VerbsApi> api, Config config)
   }
 }
 
+std::vector<std::string> Fabric::devices_to(int peer) const {
+  const bool is_peer = config_.peers.empty()
+      ? peer != config_.rank
+      : std::ranges::find(config_.peers, peer) != config_.peers.end();
+  if (!is_peer) {
+    return {};
+  }
+  return config_.devices.empty() ? std::vector<std::string>(config_.wires)
+                                 : config_.devices.at(index(peer));
+}
+
+Device& Fabric::device(const std::string& name, int completions) {
+  const auto same = std::ranges::find_if(devices_, [&](const auto& device) {
+    return name.empty() || device->name() == name;
+  });
+  if (same != devices_.end()) {
+    return **same;
+  }
+  Device::Config wanted;
+  wanted.name = name;
+  wanted.completions = completions;
+  wanted.arena = arena_->bytes();
+  wanted.bell_path = config_.bell_path;
+  wanted.bell_offset = config_.bell_offset;
+  devices_.push_back(std::make_unique<Device>(api_, wanted));
+  Device& opened = *devices_.back();
+  const auto most = opened.max_message();
+  if (most > sizeof(FrameHeader) && most < stride_) {
+    frame_bytes_ =
+        (most - static_cast<std::uint32_t>(sizeof(FrameHeader))) / 64 * 64;
+  }
+  return opened;
+}
+
 void Fabric::open_devices() {
-  const auto name_for = [this](int peer) {
-    return config_.devices.empty() ? std::string()
-                                   : config_.devices.at(index(peer));
-  };
+  // Each frame, out or in, completes once: so many at most wait to be polled.
+  const auto completions = static_cast<int>(2 * users_.size());
+  std::uint32_t first_frame = 0;
   for (int peer = 0; peer < config_.size; ++peer) {
-    if (peer == config_.rank) {
-      continue;
+    auto& wires = peers_[index(peer)].wires;
+    for (const auto& name : devices_to(peer)) {
+      wires.push_back(
+          {Connection(device(name, completions), peer, kDepth), first_frame});
+      first_frame += kDepth;
     }
-    const auto name = name_for(peer);
-    const auto same = std::ranges::find_if(devices_, [&](const auto& device) {
-      return name.empty() || device->name() == name;
-    });
-    Device* device = same != devices_.end() ? same->get() : nullptr;
-    if (device == nullptr) {
-      Device::Config wanted;
-      wanted.name = name;
-      wanted.completions = static_cast<int>(2 * kDepth) * (config_.size - 1);
-      wanted.arena = arena_->bytes();
-      wanted.bell_path = config_.bell_path;
-      wanted.bell_offset = config_.bell_offset;
-      devices_.push_back(std::make_unique<Device>(api_, wanted));
-      device = devices_.back().get();
-      const auto most = device->max_message();
-      if (most > sizeof(FrameHeader) && most < stride_) {
-        frame_bytes_ =
-            (most - static_cast<std::uint32_t>(sizeof(FrameHeader))) / 64 * 64;
-      }
-    }
-    peers_[index(peer)].connection.emplace(*device, peer, kDepth);
   }
 }
 
@@ -142,13 +159,11 @@ bool Fabric::has_bell() const {
   });
 }
 
-std::byte* Fabric::recv_frame(int peer, FrameIndex frame) const {
-  const auto before = index(peer < config_.rank ? peer : peer - 1);
-  const auto number = users_.size() + before * kDepth + frame;
-  return arena_->bytes().data() + number * stride_;
-}
-
 std::vector<std::byte> Fabric::address() const {
+  std::size_t wires = 1;
+  for (const auto& peer : peers_) {
+    wires = std::max(wires, peer.wires.size());
+  }
   AddressHeader header{};
   header.magic = kAddressMagic;
   header.version = kWireVersion;
@@ -158,16 +173,20 @@ std::vector<std::byte> Fabric::address() const {
   header.group = config_.group;
   header.frame_bytes = frame_bytes_;
   header.depth = kDepth;
+  header.wires = static_cast<std::uint16_t>(wires);
   std::vector<std::byte> out(
-      sizeof(header) + peers_.size() * sizeof(Destination));
+      sizeof(header) + peers_.size() * wires * sizeof(Destination));
   std::memcpy(out.data(), &header, sizeof(header));
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
-    const auto& connection = peers_[peer].connection;
-    const auto destination = connection ? connection->address() : Destination{};
-    std::memcpy(
-        out.data() + sizeof(header) + peer * sizeof(Destination),
-        &destination,
-        sizeof(Destination));
+    for (std::size_t wire = 0; wire < peers_[peer].wires.size(); ++wire) {
+      auto destination = peers_[peer].wires[wire].connection.address();
+      destination.present = 1;
+      std::memcpy(
+          out.data() + sizeof(header) +
+              (peer * wires + wire) * sizeof(Destination),
+          &destination,
+          sizeof(Destination));
+    }
   }
   return out;
 }
@@ -179,37 +198,54 @@ void Fabric::connect(std::span<const std::vector<std::byte>> addresses) {
         "the group has " + std::to_string(size) + " ranks, but " +
         std::to_string(addresses.size()) + " addresses were given");
   }
-  for (std::size_t peer = 0; peer < size; ++peer) {
-    auto& connection = peers_[peer].connection;
-    if (!connection) {
-      continue;
+  for (int peer = 0; peer < config_.size; ++peer) {
+    if (wires(peer) > 0) {
+      connect_peer(peer, addresses[index(peer)]);
     }
-    const auto& bytes = addresses[peer];
-    AddressHeader header{};
-    if (bytes.size() == sizeof(header) + size * sizeof(Destination)) {
-      std::memcpy(&header, bytes.data(), sizeof(header));
-    }
-    if (header.magic != kAddressMagic || header.version != kWireVersion ||
-        header.rank != peer || header.epoch != config_.epoch ||
-        header.size != size || header.group != config_.group ||
-        header.depth != kDepth || header.frame_bytes < 64 ||
-        header.frame_bytes % 64 != 0) {
-      refuse(
-          "the address of rank " + std::to_string(peer) +
-          " is not one of this group, epoch and version of jlaunch: all ranks "
-          "must run the same jlaunch");
-    }
-    frame_bytes_ = std::min(frame_bytes_, header.frame_bytes);
-    Destination destination{};
-    std::memcpy(
-        &destination,
-        bytes.data() + sizeof(header) +
-            index(config_.rank) * sizeof(Destination),
-        sizeof(destination));
-    connection->connect(destination);
   }
   for (const auto& device : devices_) {
     device->seal();
+  }
+}
+
+void Fabric::connect_peer(int peer, std::span<const std::byte> address) {
+  AddressHeader header{};
+  if (address.size() >= sizeof(header)) {
+    std::memcpy(&header, address.data(), sizeof(header));
+  }
+  const auto ranks = peers_.size();
+  if (header.magic != kAddressMagic || header.version != kWireVersion ||
+      header.rank != peer || header.epoch != config_.epoch ||
+      header.size != ranks || header.group != config_.group ||
+      header.depth != kDepth || header.frame_bytes < 64 ||
+      header.frame_bytes % 64 != 0 || header.wires == 0 ||
+      header.wires > kMostWires ||
+      address.size() !=
+          sizeof(header) + ranks * header.wires * sizeof(Destination)) {
+    refuse(
+        "the address of rank " + std::to_string(peer) +
+        " is not one of this group, epoch and version of jlaunch: all ranks "
+        "must run the same jlaunch");
+  }
+  frame_bytes_ = std::min(frame_bytes_, header.frame_bytes);
+  std::array<Destination, kMostWires> theirs{};
+  std::memcpy(
+      theirs.data(),
+      address.data() + sizeof(header) +
+          index(config_.rank) * header.wires * sizeof(Destination),
+      header.wires * sizeof(Destination));
+  const auto there = std::ranges::count_if(
+      theirs, [](const auto& destination) { return destination.present == 1; });
+  auto& ours = peers_[index(peer)].wires;
+  if (static_cast<std::size_t>(there) != ours.size()) {
+    refuse(
+        "rank " + std::to_string(config_.rank) + " has " +
+        std::to_string(ours.size()) + " wires to rank " + std::to_string(peer) +
+        ", which has " + std::to_string(there) +
+        " back: the matrix of devices must name as many both ways");
+  }
+  for (std::size_t wire = 0; wire < ours.size(); ++wire) {
+    ours[wire].connection.connect(theirs[wire]);
   }
 }
 
@@ -241,7 +277,7 @@ void Fabric::complete(const abi::ibv_wc& wc) {
     return;
   }
   const auto id = WorkId::unpack(wc.wr_id);
-  if (id.peer >= peers_.size() || !peers_[id.peer].connection) {
+  if (id.peer >= peers_.size() || id.wire >= peers_[id.peer].wires.size()) {
     fail(
         -1,
         "a completion names nobody: work request " + std::to_string(wc.wr_id));
@@ -256,11 +292,13 @@ void Fabric::complete(const abi::ibv_wc& wc) {
 
 void Fabric::sent(const WorkId& id) {
   auto& peer = peers_[id.peer];
+  auto& wire = peer.wires[id.wire];
   if (id.frame >= users_.size() || users_[id.frame] == 0 ||
-      peer.outstanding == 0) {
+      wire.outstanding == 0) {
     fail(static_cast<int>(id.peer), "a send completed twice");
     return;
   }
+  --wire.outstanding;
   --peer.outstanding;
   if (--users_[id.frame] == 0) {
     free_frames_.push_back(id.frame);
@@ -269,14 +307,14 @@ void Fabric::sent(const WorkId& id) {
 
 void Fabric::received(const WorkId& id, std::uint32_t bytes) {
   const int from = static_cast<int>(id.peer);
-  auto& peer = peers_[id.peer];
-  if (id.frame >= kDepth || !peer.posted[id.frame]) {
+  auto& wire = peers_[id.peer].wires[id.wire];
+  if (id.frame >= kDepth || !wire.posted[id.frame]) {
     fail(from, "a receive completed twice");
     return;
   }
-  peer.posted[id.frame] = false;
+  wire.posted[id.frame] = false;
   const auto* header =
-      reinterpret_cast<const FrameHeader*>(recv_frame(from, id.frame));
+      reinterpret_cast<const FrameHeader*>(recv_frame(wire, id.frame));
   if (bytes < sizeof(FrameHeader) ||
       header->length != bytes - sizeof(FrameHeader)) {
     fail(
@@ -292,24 +330,24 @@ void Fabric::received(const WorkId& id, std::uint32_t bytes) {
   }
   if (header->epoch != config_.epoch || header->group != config_.group) {
     ++dropped_;
-    post_receive(from, id.frame);
+    post_receive(from, id.wire, id.frame);
     return;
   }
-  peer.inbox[peer.arrived % kDepth] = id.frame;
-  ++peer.arrived;
+  wire.inbox[wire.arrived % kDepth] = id.frame;
+  ++wire.arrived;
 }
 
-void Fabric::post_receive(int peer, FrameIndex frame) {
-  auto& to = peers_[index(peer)];
-  const int error = to.connection->post_recv(
-      recv_frame(peer, frame),
+void Fabric::post_receive(int peer, std::uint32_t wire, FrameIndex frame) {
+  auto& over = peers_[index(peer)].wires[wire];
+  const int error = over.connection.post_recv(
+      recv_frame(over, frame),
       static_cast<std::uint32_t>(stride_),
-      {WorkId::Kind::recv, static_cast<std::uint32_t>(peer), frame});
+      {WorkId::Kind::recv, static_cast<std::uint32_t>(peer), frame, wire});
   if (error != 0) {
     fail(peer, "ibv_post_recv: " + explain(error));
     return;
   }
-  to.posted[frame] = true;
+  over.posted[frame] = true;
 }
 
 Fabric::FrameIndex Fabric::take() {
@@ -330,11 +368,14 @@ void Fabric::stamp(FrameIndex frame, const FrameHeader& header) {
 
 void Fabric::post(FrameIndex frame, std::uint32_t bytes, int peer) {
   auto& to = peers_[index(peer)];
+  const auto turn = static_cast<std::uint32_t>(to.sent++ % to.wires.size());
+  auto& wire = to.wires[turn];
+  ++wire.outstanding;
   ++to.outstanding;
-  const int error = to.connection->post_send(
+  const int error = wire.connection.post_send(
       send_frame(frame),
       bytes,
-      {WorkId::Kind::send, static_cast<std::uint32_t>(peer), frame});
+      {WorkId::Kind::send, static_cast<std::uint32_t>(peer), frame, turn});
   if (error != 0) {
     fail(peer, "ibv_post_send: " + explain(error));
   }
@@ -342,11 +383,14 @@ void Fabric::post(FrameIndex frame, std::uint32_t bytes, int peer) {
 
 void Fabric::broadcast(FrameIndex frame, const FrameHeader& header) {
   stamp(frame, header);
-  users_[frame] = static_cast<std::uint32_t>(config_.size - 1);
+  users_[frame] = static_cast<std::uint32_t>(
+      std::ranges::count_if(peers_, [](const auto& peer) {
+        return !peer.wires.empty();
+      }));
   const auto bytes =
       static_cast<std::uint32_t>(sizeof(FrameHeader)) + header.length;
   for (int peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank) {
+    if (wires(peer) > 0) {
       post(frame, bytes, peer);
     }
   }
@@ -367,17 +411,24 @@ bool Fabric::all_sent() const {
 
 Fabric::View Fabric::front(int peer) const {
   const auto& from = peers_[index(peer)];
-  if (from.popped == from.arrived) {
+  if (from.wires.empty()) {
     return {};
   }
-  const auto* frame = recv_frame(peer, from.inbox[from.popped % kDepth]);
+  const auto& wire = from.wires[from.popped % from.wires.size()];
+  if (wire.popped == wire.arrived) {
+    return {};
+  }
+  const auto* frame = recv_frame(wire, wire.inbox[wire.popped % kDepth]);
   return {
       reinterpret_cast<const FrameHeader*>(frame), frame + sizeof(FrameHeader)};
 }
 
 void Fabric::pop(int peer) {
   auto& from = peers_[index(peer)];
-  post_receive(peer, from.inbox[from.popped++ % kDepth]);
+  const auto turn =
+      static_cast<std::uint32_t>(from.popped++ % from.wires.size());
+  auto& wire = from.wires[turn];
+  post_receive(peer, turn, wire.inbox[wire.popped++ % kDepth]);
 }
 
 bool Fabric::hold(int peer) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -22,6 +23,10 @@
  * again when all have it). Receiving: arrived frames wait in their peer's inbox,
  * in order; the front one is looked at and popped, which posts its buffer anew.
  * A frame that nobody pops holds its peer back: that is the flow control.
+ *
+ * Between two ranks run 1 to 4 wires, a queue pair each. The frames to a peer
+ * take them in turns, so a big message is striped over all, and the receiver,
+ * taking them in the same turns, has them in order.
  *
  * One thread at a time. After a failure nothing more is sent or received.
  */
@@ -50,7 +55,12 @@ class Fabric {
     int size = 1;
     std::uint32_t epoch = 1;
     std::uint64_t group = 0;
-    std::vector<std::string> devices; // per peer; empty: the first device
+    /** By peer, one device for each wire; none to a peer: no connection. Empty:
+     *  the provider's first device, with `wires` to each of `peers`. */
+    std::vector<std::vector<std::string>> devices;
+    std::uint32_t wires = 1;
+    /** Who is connected to us; empty: all others. */
+    std::vector<int> peers;
     std::string bell_path;
     std::uint64_t bell_offset = 0;
   };
@@ -67,7 +77,7 @@ class Fabric {
 
   using FrameIndex = std::uint32_t;
 
-  /** Frames each way per connection: one is copied while one travels, and two
+  /** Frames each way per wire: one is copied while one travels, and two
    *  more for a peer that is late by a time slice. */
   static constexpr std::uint32_t kDepth = 4;
   /** Point-to-point bytes per peer that are put aside while something else is
@@ -103,7 +113,19 @@ class Fabric {
 
   /** True if one more frame may be sent to the peer. */
   bool room(int peer, std::uint32_t frames = 1) const {
-    return peers_[index(peer)].outstanding + frames <= kDepth;
+    const auto& to = peers_[index(peer)];
+    const auto wires = to.wires.size();
+    for (std::uint32_t i = 0; i < frames; ++i) {
+      const auto& wire = to.wires[(to.sent + i) % wires];
+      if (wire.outstanding + i / wires >= kDepth) {
+        return false;
+      }
+    }
+    return true;
+  }
+  /** Wires to the peer; 0 if it is not connected to us. */
+  std::uint32_t wires(int peer) const {
+    return static_cast<std::uint32_t>(peers_[index(peer)].wires.size());
   }
   /** Frames sent to the peer that have not left yet. */
   std::uint32_t outstanding(int peer) const {
@@ -115,7 +137,7 @@ class Fabric {
     return send_frame(frame) + sizeof(FrameHeader);
   }
   /** Sends a taken frame; the header's magic, version, source, epoch and group
-   *  are filled in here. To all others, or to one. REQUIRES: room. */
+   *  are filled in here. To all that are connected, or to one. REQUIRES: room. */
   void broadcast(FrameIndex frame, const FrameHeader& header);
   void send(FrameIndex frame, const FrameHeader& header, int peer);
   /** True if everything sent has left. */
@@ -144,13 +166,20 @@ class Fabric {
     FrameHeader header;
     std::vector<std::byte> payload;
   };
-  struct Peer {
-    std::optional<Connection> connection; // none for ourselves
+  struct Wire {
+    Connection connection;
+    std::uint32_t first_frame = 0; // number of its first receive frame
     std::uint32_t outstanding = 0; // sends
-    std::vector<bool> posted; // receive frames that are posted
-    std::vector<FrameIndex> inbox; // ring of kDepth
+    std::array<bool, kDepth> posted{}; // receive frames that are posted
+    std::array<FrameIndex, kDepth> inbox{}; // ring
     std::uint64_t arrived = 0;
     std::uint64_t popped = 0;
+  };
+  struct Peer {
+    std::vector<Wire> wires; // none to ourselves
+    std::uint64_t sent = 0; // frames: the next takes wire sent % wires
+    std::uint64_t popped = 0;
+    std::uint32_t outstanding = 0; // sends, on all wires
     std::deque<Held> held;
     std::size_t held_bytes = 0;
   };
@@ -164,13 +193,19 @@ class Fabric {
   std::byte* send_frame(FrameIndex frame) {
     return arena_->bytes().data() + frame * stride();
   }
-  std::byte* recv_frame(int peer, FrameIndex frame) const;
+  std::byte* recv_frame(const Wire& wire, FrameIndex frame) const {
+    return arena_->bytes().data() +
+        (users_.size() + wire.first_frame + frame) * stride_;
+  }
+  std::vector<std::string> devices_to(int peer) const;
+  Device& device(const std::string& name, int completions);
   void open_devices();
+  void connect_peer(int peer, std::span<const std::byte> address);
   void complete(const abi::ibv_wc& wc);
   void sent(const WorkId& id);
   void received(const WorkId& id, std::uint32_t bytes);
   void post(FrameIndex frame, std::uint32_t bytes, int peer);
-  void post_receive(int peer, FrameIndex frame);
+  void post_receive(int peer, std::uint32_t wire, FrameIndex frame);
   void stamp(FrameIndex frame, const FrameHeader& header);
   void fail(int peer, std::string what);
 

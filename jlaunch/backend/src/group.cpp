@@ -14,42 +14,57 @@
 #include "mesh.h"
 #include "platform.h"
 #include "progress.h"
+#include "ring.h"
 #include "supervision.h"
 
 namespace jlaunch {
 
 namespace {
 
-/** One device per peer, the first of those given; none if none are given. */
-std::vector<std::string> first_devices(const GroupConfig& config) {
-  std::vector<std::string> names;
-  if (config.devices.empty()) {
-    return names;
+/** Whom a rank is connected to: in a ring its neighbours. */
+std::vector<int> peers_of(const GroupConfig& config) {
+  std::vector<int> peers;
+  for (int peer = 0; peer < config.size; ++peer) {
+    const int apart = (peer - config.rank + config.size) % config.size;
+    const bool near = apart == 1 || apart == config.size - 1;
+    if (peer != config.rank && (near || !config.ring)) {
+      peers.push_back(peer);
+    }
   }
-  if (config.devices.size() != static_cast<std::size_t>(config.size)) {
+  return peers;
+}
+
+void require_wires(const GroupConfig& config, std::size_t wires, int peer) {
+  if (wires < 1 || wires > kMostWires) {
+    throw std::invalid_argument(
+        std::to_string(wires) + " devices lead from rank " +
+        std::to_string(config.rank) + " to rank " + std::to_string(peer) +
+        ": expected 1 to " + std::to_string(kMostWires) + " for each " +
+        (config.ring ? "neighbour in the ring" : "pair of the mesh"));
+  }
+}
+
+Fabric::Config fabric_config(const GroupConfig& config) {
+  if (!config.devices.empty() &&
+      config.devices.size() != static_cast<std::size_t>(config.size)) {
     throw std::invalid_argument(
         "devices are given for " + std::to_string(config.devices.size()) +
         " ranks, the group has " + std::to_string(config.size));
   }
-  for (int peer = 0; peer < config.size; ++peer) {
-    const auto& wires = config.devices[static_cast<std::size_t>(peer)];
-    if (wires.empty() && peer != config.rank) {
-      throw std::invalid_argument(
-          "no device leads from rank " + std::to_string(config.rank) +
-          " to rank " + std::to_string(peer) + ": a mesh needs one per pair");
-    }
-    names.push_back(wires.empty() ? std::string() : wires.front());
-  }
-  return names;
-}
-
-Fabric::Config fabric_config(const GroupConfig& config) {
   Fabric::Config out;
   out.rank = config.rank;
   out.size = config.size;
   out.epoch = config.epoch;
   out.group = config.id;
-  out.devices = first_devices(config);
+  out.devices = config.devices;
+  out.wires = static_cast<std::uint32_t>(config.wires);
+  out.peers = peers_of(config);
+  for (const int peer : out.peers) {
+    const auto wires = config.devices.empty()
+        ? static_cast<std::size_t>(std::max(config.wires, 0))
+        : config.devices[static_cast<std::size_t>(peer)].size();
+    require_wires(config, wires, peer);
+  }
   if (config.block != nullptr) {
     out.bell_path = config.block_path;
     out.bell_offset = offsetof(ControlBlock, bell);
@@ -119,6 +134,7 @@ class MeshGroup final : public Group {
       : rank_(config.rank),
         size_(config.size),
         epoch_(config.epoch),
+        ring_(config.ring && config.size > 2),
         bell_(words_of(config)),
         supervision_owner_(make_here<Supervision>(supervision_config(config))),
         fabric_owner_(make_here<Fabric>(std::move(api), fabric_config(config))),
@@ -199,6 +215,12 @@ class MeshGroup final : public Group {
       std::size_t count,
       Dtype dtype);
   void copy_alone(const Call& call, const void* in, void* out);
+  void go_round(
+      const Call& call,
+      RingShape shape,
+      ReduceOp op,
+      const void* in,
+      void* out);
   void refuse_if_failed() const;
   void check_peer(const char* what, int peer) const;
   Call numbered(Collective kind, std::size_t count, Dtype dtype);
@@ -207,6 +229,7 @@ class MeshGroup final : public Group {
   const int rank_;
   const int size_;
   const std::uint32_t epoch_;
+  const bool ring_; // of three or more: a ring of two is a mesh
   std::atomic<std::uint32_t> own_bell_{0};
   std::atomic<std::uint32_t> own_sleepers_{0};
   const BellWords bell_;
@@ -279,6 +302,16 @@ void MeshGroup::copy_alone(const Call& call, const void* in, void* out) {
   }
 }
 
+void MeshGroup::go_round(
+    const Call& call,
+    RingShape shape,
+    ReduceOp op,
+    const void* in,
+    void* out) {
+  RingStep step(fabric_, scratch_, call, shape, op, in, out);
+  run(step);
+}
+
 void MeshGroup::all_reduce(
     Collective kind,
     ReduceOp op,
@@ -291,6 +324,8 @@ void MeshGroup::all_reduce(
   const Call call = numbered(kind, count, dtype);
   if (size_ == 1) {
     copy_alone(call, in, out);
+  } else if (ring_) {
+    go_round(call, RingShape::reduced, op, in, out);
   } else if (prefers_direct(size_, call.bytes)) {
     DirectReduce step(fabric_, scratch_, call, op, in, out);
     run(step);
@@ -311,6 +346,10 @@ void MeshGroup::all_gather(
   const Call call = numbered(Collective::all_gather, count, dtype);
   if (size_ == 1) {
     copy_alone(call, in, out);
+    return;
+  }
+  if (ring_) {
+    go_round(call, RingShape::gathered, ReduceOp::sum, in, out);
     return;
   }
   Gather step(fabric_, scratch_, call, in, out);
@@ -334,6 +373,10 @@ void MeshGroup::sum_scatter(
     copy_alone(call, in, out);
     return;
   }
+  if (ring_) {
+    go_round(call, RingShape::scattered, ReduceOp::sum, in, out);
+    return;
+  }
   ScatterReduce step(
       fabric_,
       scratch_,
@@ -351,6 +394,14 @@ void MeshGroup::check_peer(const char* what, int peer) const {
         std::string(what) + ": rank " + std::to_string(peer) +
         " is not another rank of this group of " + std::to_string(size_) +
         " (this is rank " + std::to_string(rank_) + ")");
+  }
+  if (fabric_.wires(peer) == 0) {
+    throw std::invalid_argument(
+        std::string(what) + ": rank " + std::to_string(peer) +
+        " is not a neighbour of rank " + std::to_string(rank_) +
+        " in this ring of " + std::to_string(size_) +
+        ": a ring sends to and receives from neighbours only; start the job "
+        "with --backend jaccl for a mesh");
   }
 }
 

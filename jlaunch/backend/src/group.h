@@ -49,8 +49,12 @@ struct GroupConfig {
   std::vector<int> world_ranks;
   /** Name or path of the provider's library, for dlopen. */
   std::string provider;
-  /** Device per peer, indexed by rank; empty: the provider's first device. */
+  /** By rank, one device for each wire to that peer (1 to 4); empty: the
+   *  provider's first device, with `wires` to each peer. */
   std::vector<std::vector<std::string>> devices;
+  int wires = 1;
+  /** Only neighbours are connected, and collectives go round (ring.h). */
+  bool ring = false;
   /** No progress for so long: ask. Zero or negative: never. */
   std::chrono::nanoseconds deadline = std::chrono::seconds(10);
   /** This rank's control block; may be null (tests): then the deadline itself

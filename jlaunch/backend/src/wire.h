@@ -19,7 +19,7 @@
 namespace jlaunch {
 
 inline constexpr std::uint32_t kFrameMagic = 0x4a4c4652; // "JLFR"
-inline constexpr std::uint16_t kWireVersion = 1;
+inline constexpr std::uint16_t kWireVersion = 2;
 
 /** What a frame carries, within its collective. */
 enum class Stage : std::uint32_t {
@@ -66,23 +66,26 @@ constexpr bool is_point_to_point(Collective kind) {
   return kind == Collective::send || kind == Collective::recv;
 }
 
-/** wr_id: what completed, with whom, in which frame. */
+/** wr_id: what completed, with whom, over which wire, in which frame. */
 struct WorkId {
   enum class Kind : std::uint8_t { send = 1, recv = 2 };
 
   Kind kind{};
   std::uint32_t peer = 0;
   std::uint32_t frame = 0;
+  std::uint32_t wire = 0;
 
   constexpr std::uint64_t pack() const {
     return (static_cast<std::uint64_t>(kind) << 56) |
-        (static_cast<std::uint64_t>(peer & 0xFFFFFF) << 32) | frame;
+        (static_cast<std::uint64_t>(wire & 0xFF) << 48) |
+        (static_cast<std::uint64_t>(peer & 0xFFFF) << 32) | frame;
   }
   static constexpr WorkId unpack(std::uint64_t wr_id) {
     return {
         static_cast<Kind>(wr_id >> 56),
-        static_cast<std::uint32_t>(wr_id >> 32) & 0xFFFFFF,
-        static_cast<std::uint32_t>(wr_id)};
+        static_cast<std::uint32_t>(wr_id >> 32) & 0xFFFF,
+        static_cast<std::uint32_t>(wr_id),
+        static_cast<std::uint32_t>(wr_id >> 48) & 0xFF};
   }
 };
 
@@ -94,10 +97,14 @@ struct Destination {
   std::uint8_t gid[16];
   std::uint32_t qp_num;
   std::uint16_t lid;
-  std::uint16_t reserved;
+  std::uint16_t present; // 1; 0 where there is no such wire
 };
 
-/** The address of a rank: this, then one Destination per rank of the group. */
+/** Queue pairs between two ranks, at most. */
+inline constexpr std::uint32_t kMostWires = 4;
+
+/** The address of a rank: this, then for each rank of the group as many
+ *  Destinations as `wires` says; all zero where there is no such wire. */
 struct AddressHeader {
   std::uint32_t magic;
   std::uint16_t version;
@@ -106,7 +113,8 @@ struct AddressHeader {
   std::uint32_t size;
   std::uint64_t group;
   std::uint32_t frame_bytes; // payload per frame that this rank offers
-  std::uint32_t depth; // frames each way
+  std::uint16_t depth; // frames each way, per wire
+  std::uint16_t wires; // Destinations per rank
 };
 
 static_assert(sizeof(Destination) == 24);

@@ -36,6 +36,9 @@ struct Scripted {
       : group(open_group(config, FakeVerbs::api())) {
     auto peer = group->address();
     peer[offsetof(AddressHeader, rank)] = std::byte{1};
+    // Our wire to rank 1 stands for its wire to us.
+    const auto wires = peer.begin() + sizeof(AddressHeader);
+    std::copy_n(wires + sizeof(Destination), sizeof(Destination), wires);
     const std::vector<std::vector<std::byte>> addresses{group->address(), peer};
     group->connect(addresses);
   }

@@ -197,6 +197,8 @@ GroupConfig World::config(int rank) const {
   config.epoch = 1;
   config.provider = soft_library();
   config.deadline = deadline;
+  config.wires = wires;
+  config.ring = ring;
   if (with_blocks) {
     const auto& file = *blocks[static_cast<std::size_t>(rank)];
     config.block = &file.block();

@@ -79,8 +79,8 @@ void set(std::atomic<std::uint32_t>& word, std::uint32_t value);
 
 /** Where ranks meet. In shared memory. */
 struct Meeting {
-  static constexpr std::size_t kRanks = 32;
-  static constexpr std::size_t kAddressBytes = 2048;
+  static constexpr std::size_t kRanks = 64;
+  static constexpr std::size_t kAddressBytes = 4096;
 
   std::atomic<std::uint32_t> arrived{0}; // in all rounds together
   std::atomic<std::uint32_t> step{0}; // for a test's own signals
@@ -138,6 +138,8 @@ struct World {
   std::vector<std::unique_ptr<BlockFile>> blocks;
   std::chrono::nanoseconds deadline = std::chrono::seconds(20);
   bool with_blocks = true;
+  int wires = 1;
+  bool ring = false;
 
   /** Opens and connects the group of this rank; returns when all have. */
   std::unique_ptr<Group> join(int rank) const;
