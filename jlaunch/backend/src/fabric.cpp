@@ -383,10 +383,8 @@ void Fabric::post(FrameIndex frame, std::uint32_t bytes, int peer) {
 
 void Fabric::broadcast(FrameIndex frame, const FrameHeader& header) {
   stamp(frame, header);
-  users_[frame] = static_cast<std::uint32_t>(
-      std::ranges::count_if(peers_, [](const auto& peer) {
-        return !peer.wires.empty();
-      }));
+  users_[frame] = static_cast<std::uint32_t>(std::ranges::count_if(
+      peers_, [](const auto& peer) { return !peer.wires.empty(); }));
   const auto bytes =
       static_cast<std::uint32_t>(sizeof(FrameHeader)) + header.length;
   for (int peer = 0; peer < config_.size; ++peer) {

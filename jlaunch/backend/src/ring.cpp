@@ -86,8 +86,10 @@ void RingStep::open_lane(
   ++lane_count_;
 }
 
-RingStep::Place
-RingStep::piece(const Lane& lane, int place, std::uint32_t block) const {
+RingStep::Place RingStep::piece(
+    const Lane& lane,
+    int place,
+    std::uint32_t block) const {
   const auto frame = fabric_.frame_bytes() / item_;
   if (shape_ == RingShape::reduced) {
     const auto ranks = static_cast<std::size_t>(ranks_);
@@ -148,8 +150,8 @@ bool RingStep::advance() {
 bool RingStep::inject(Lane& lane) {
   const auto window = kBlocksUnderWay * fabric_.wires(lane.to);
   bool moved = false;
-  while (lane.sent < lane.blocks &&
-         lane.sent < lane.received.back() + window && fabric_.room(lane.to)) {
+  while (lane.sent < lane.blocks && lane.sent < lane.received.back() + window &&
+         fabric_.room(lane.to)) {
     const auto place = piece(lane, owner(lane, -1), lane.sent);
     const auto frame = fabric_.take();
     copy_piece(fabric_.payload(frame), input(place), place.bytes);
@@ -176,7 +178,8 @@ bool RingStep::take(Lane& lane) {
       mismatch_ = {lane.from, print_, found.fingerprint, found.seq};
       break;
     }
-    const auto place = piece(lane, owner(lane, static_cast<int>(hop)), expected);
+    const auto place =
+        piece(lane, owner(lane, static_cast<int>(hop)), expected);
     if (!in_order(
             lane.from, *view.header, expected * hops_ + hop, place.bytes)) {
       break;

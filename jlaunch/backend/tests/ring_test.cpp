@@ -47,8 +47,11 @@ std::vector<std::size_t> counts_of(int ranks) {
   const auto item = sizeof(std::int32_t);
   std::vector<std::size_t> counts{0, 1, 2, 1000};
   for (const auto bytes :
-       {std::size_t{32} << 10, kFrame, kFrame * static_cast<std::size_t>(ranks)}) {
-    counts.insert(counts.end(), {bytes / item - 1, bytes / item, bytes / item + 1});
+       {std::size_t{32} << 10,
+        kFrame,
+        kFrame * static_cast<std::size_t>(ranks)}) {
+    counts.insert(
+        counts.end(), {bytes / item - 1, bytes / item, bytes / item + 1});
   }
   counts.push_back(9 * kFrame * static_cast<std::size_t>(ranks) / item + 13);
   return counts;
@@ -117,7 +120,10 @@ void do_everything(Group& group) {
 std::uint64_t awkward_sums(Group& group) {
   std::uint64_t hash = 1469598103934665603U;
   for (const auto dtype :
-       {Dtype::float16, Dtype::bfloat16, Dtype::float32, Dtype::float64,
+       {Dtype::float16,
+        Dtype::bfloat16,
+        Dtype::float32,
+        Dtype::float64,
         Dtype::complex64}) {
     for (const std::size_t count : {std::size_t{7}, std::size_t{200001}}) {
       std::vector<std::byte> bytes(count * size_of(dtype));
@@ -148,9 +154,8 @@ TEST_CASE("a ring with one to four wires does every collective") {
       World world(size);
       world.ring = true;
       world.wires = wires;
-      CHECK(run_processes(world, [&](int rank) {
-        do_everything(*world.join(rank));
-      }));
+      CHECK(run_processes(
+          world, [&](int rank) { do_everything(*world.join(rank)); }));
     }
   }
 }
@@ -162,9 +167,8 @@ TEST_CASE("a mesh with two to four wires does every collective") {
       CAPTURE(wires);
       World world(size);
       world.wires = wires;
-      CHECK(run_processes(world, [&](int rank) {
-        do_everything(*world.join(rank));
-      }));
+      CHECK(run_processes(
+          world, [&](int rank) { do_everything(*world.join(rank)); }));
     }
   }
 }
@@ -217,7 +221,8 @@ TEST_CASE("a ring sends to neighbours only, and says so before it sends") {
     try {
       group->send(&one, 1, Dtype::int32, (rank + 2) % 4);
     } catch (const std::invalid_argument& error) {
-      refused = std::string(error.what()).find("neighbour") != std::string::npos;
+      refused =
+          std::string(error.what()).find("neighbour") != std::string::npos;
     }
     RANK_CHECK(refused);
     reduce_one(*group, 10); // nothing was sent: the group goes on
@@ -230,8 +235,7 @@ TEST_CASE("wires that are not as many both ways are refused") {
     auto config = world.config(rank);
     config.wires = rank + 1;
     const auto group = Group::open(config);
-    const auto addresses =
-        world.meeting->exchange(rank, 2, group->address());
+    const auto addresses = world.meeting->exchange(rank, 2, group->address());
     bool refused = false;
     try {
       group->connect(addresses);
