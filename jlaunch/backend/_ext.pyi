@@ -28,7 +28,10 @@ class Membership:
         ring: bool,
         deadline_s: float,
     ) -> None:
-        """Open devices and queue pairs: to all ranks, or in a ``ring`` to the neighbours. ``deadline_s`` may be ``inf``. Raises VerbsError, ControlLost."""
+        """Open devices and queue pairs: to all ranks, in a ``ring`` to the neighbours.
+
+        ``deadline_s`` may be ``inf``. Raises VerbsError, ControlLost.
+        """
     def address(self) -> bytes:
         """What the other ranks need to connect."""
     def connect(self, addresses: Sequence[bytes]) -> None:
