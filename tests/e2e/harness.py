@@ -78,7 +78,9 @@ class Job:
         env: dict[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
+        under: tuple[str, ...] = (),
     ) -> None:
+        """``under`` is put in front of the command line (``nohup``)."""
         # Socket paths are short (104 bytes on macOS): pytest's tmp_path is not.
         self.home = Path(tempfile.mkdtemp(prefix="jl-"))
         self.runtime_dir = self.home / "run"
@@ -91,7 +93,7 @@ class Job:
         words = [sys.executable, "-m", "jlaunch", "-n", str(ranks), "--events", str(fifo), *options, "--"]
         full_env = {**os.environ, "JLAUNCH_RUNTIME_DIR": str(self.runtime_dir), **(env or {})}
         self.process = subprocess.Popen(
-            [*words, *command],
+            [*under, *words, *command],
             stdin=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,

@@ -128,6 +128,17 @@ def test_a_signal_ends_the_job_cleanly_with_its_own_code(number: signal.Signals,
         job.assert_nothing_left()
 
 
+def test_under_nohup_a_hangup_is_none() -> None:
+    """What was ignored at the start stays so, as the user asked."""
+    with Job(*ENDLESS, ranks=2, under=("nohup",)) as job:
+        wait_up(job, 2)
+        job.process.send_signal(signal.SIGHUP)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.end() == 143, job.describe()
+        assert [event["signal"] for event in job.of_kind("StopRequested")] == [15]
+        job.assert_nothing_left()
+
+
 def test_who_ignores_sigterm_is_killed_after_the_grace() -> None:
     with Job(*DEAF, options=("--grace", "1s")) as job:
         wait_up(job)
@@ -312,39 +323,6 @@ def test_stdin_for_some(mode: str) -> None:
 
 
 # ---- looking at it -------------------------------------------------------------------------------
-
-
-def test_status_of_a_running_job() -> None:
-    import json
-    import sys
-
-    with Job(*ENDLESS, ranks=2) as job:
-        wait_up(job, 2)
-        env = {**os.environ, "JLAUNCH_RUNTIME_DIR": str(job.runtime_dir)}
-        command = [sys.executable, "-m", "jlaunch", "status", "--json"]
-        found = json.loads(subprocess.run(command, env=env, check=True, capture_output=True).stdout)
-        assert found["job"] == job.token()
-        assert [rank["pid"] for rank in found["ranks"]] == [pid_of(job, rank) for rank in range(2)]
-        job.process.send_signal(signal.SIGINT)
-        assert job.end() == 130
-        after = subprocess.run(command, env=env, check=False, capture_output=True)
-        assert (after.returncode, after.stdout.strip()) == (1, b"[]")
-
-
-def test_the_job_is_private() -> None:
-    with Job(*ENDLESS, ranks=1) as job:
-        wait_up(job, 1)
-        below = [path for path in job.runtime_dir.rglob("*") if path.is_dir()]
-        assert len(below) >= 3
-        assert {path.stat().st_mode & 0o777 for path in below} == {0o700}
-        secrets = [
-            Path(f"/proc/{pid}/{what}").read_bytes()
-            for pid in job.processes()
-            for what in ("cmdline", "environ")
-        ]
-        assert not any(re.search(rb"(?i)curve|secret_key", text) for text in secrets)
-        job.process.send_signal(signal.SIGINT)
-        job.end()
 
 
 def test_a_job_that_restarts_gets_a_new_agent_for_one_that_was_killed() -> None:
