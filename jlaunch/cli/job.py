@@ -21,6 +21,9 @@ _OURS = (Backend.JACCL, Backend.JACCL_RING)
 _TOLD_NOTHING = (Backend.RING, Backend.NCCL)
 """MLX's own backends: supervised as processes; their collectives read no control block."""
 
+_FAST_SYNCH = "MLX_METAL_FAST_SYNCH"
+"""MLX: fences by a shared counter on which CPU and GPU spin without a bound."""
+
 _NCCL_PORT = 12345
 """As in ``mlx.launch``."""
 
@@ -51,7 +54,8 @@ def build_launch(options: RunOptions, environ: Mapping[str, str]) -> Launch:
     policy = _policy(options.on_peer_loss, backend)
     cwd = check_cwd(options.cwd if options.cwd is not None else os.getcwd())
     env = _environment(hosts_file.envs, options.env)
-    _check_program(options, cwd, {**environ, **dict(env)})
+    of_ranks = {**environ, **dict(env)}
+    _check_program(options, cwd, of_ranks)
     spec = JobSpec(
         job=os.urandom(6).hex(),
         program=options.command,
@@ -74,7 +78,8 @@ def build_launch(options: RunOptions, environ: Mapping[str, str]) -> Launch:
         verbose=options.verbose,
     )
     events = check_events(options.events) if options.events is not None else None
-    return Launch(spec, options.python, events, (*hosts_file.warnings, *_unused(options, backend)))
+    warnings = (*hosts_file.warnings, *_unused(options, backend), *_endless_waits(of_ranks, backend))
+    return Launch(spec, options.python, events, warnings)
 
 
 def resolve_verbs(verbs: str, hosts: Sequence[HostSpec]) -> Verbs:
@@ -176,6 +181,17 @@ def _unused(options: RunOptions, backend: Backend) -> tuple[str, ...]:
         f"{flag} is read by the {reader} backend only"
         for flag, (is_given, reader) in given.items()
         if is_given and reader != backend.value
+    )
+
+
+def _endless_waits(environ: Mapping[str, str], backend: Backend) -> tuple[str, ...]:
+    """A fast fence leaves the GPU spinning when the collective behind it never ends (ADR 20)."""
+    value = environ.get(_FAST_SYNCH, "")
+    if backend not in _TOLD_NOTHING or value in ("", "0"):
+        return ()
+    return (
+        f"{_FAST_SYNCH}={value} with --backend {backend.value}: a rank that is ended while it waits "
+        "for a lost one may leave its GPU spinning until a reboot; unset it, or take --backend jaccl",
     )
 
 

@@ -205,6 +205,21 @@ def test_options_of_a_backend_that_reads_them_are_taken_in_silence(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("backend", ["jaccl", "ring", "nccl"])
+def test_a_fast_fence_is_warned_about_where_a_wait_may_never_end(
+    parse: Parse, capfd: pytest.CaptureFixture[str], backend: str
+) -> None:
+    parse("--backend", backend, "--env", "MLX_METAL_FAST_SYNCH=0", "train.py")
+    assert capfd.readouterr().err == ""
+    parse("--backend", backend, "--env", "MLX_METAL_FAST_SYNCH=1", "train.py")
+    said = capfd.readouterr().err
+    if backend == "jaccl":
+        assert said == ""
+    else:
+        assert said.startswith(f"jlaunch: warning: MLX_METAL_FAST_SYNCH=1 with --backend {backend}: ")
+        assert said.count("\n") == 1
+
+
 # ---- hosts ---------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ DESYNCS = {
     "other-call": ("all_sum #9 of 1000 float32", "all_max #9 of 1000 float32"),
     "other-size": ("all_sum #9 of 1000 float32", "all_sum #9 of 999 float32"),
     "other-dtype": ("all_sum #9 of 1000 float32", "all_sum #9 of 1000 int32"),
+    "swapped": ("all_sum #9 of 1000 float32", "all_max #9 of 1000 float32"),
     "skip": ("all_sum #9 of 1000 float32", "all_gather #9 of 3 float32"),
 }
 """Fault of rank 1 before its ninth sum: what the others are in, what it is in."""

@@ -36,10 +36,14 @@ class Group:
             if other is not None and other.in_wait and other.seq == seq:
                 other.progress += 1
                 other.progress_at = now
-        if self.timer_at <= now:
-            self._arm(now + self.world.timeouts.deadline_s)
+        self.watch()
         if self.arrived == self.count:
             self.world.after(0.001, self.try_complete, seq)
+
+    def watch(self) -> None:
+        """Somebody waits: look when its deadline has passed."""
+        if self.timer_at <= self.world.now:
+            self._arm(self.world.now + self.world.timeouts.deadline_s)
 
     def try_complete(self, seq: int) -> None:
         """Everybody has entered; who can reach everybody is through."""

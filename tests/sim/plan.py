@@ -26,3 +26,4 @@ class RankPlan:
     late_s: float = 0.0
     late_reports: bool = False
     desync_step: int = -1
+    deadlock_step: int = -1

@@ -185,7 +185,17 @@ class SimRank:
         if self.step == self.plan.desync_step:
             self._meet_desync()
             return
+        if self._awaited is not None:
+            self.world.truth.note_fault("desync", *range(self.group.count))
+            self.group.watch()
+            return
         self.group.enter(self, seq)
+
+    @property
+    def _awaited(self) -> int | None:
+        """In the step of a deadlock: the rank that it wants to receive from."""
+        is_there = self.plan.deadlock_step == self.step and self.group.count > 1
+        return (self.rank + 1) % self.group.count if is_there else None
 
     def _meet_desync(self) -> None:
         other = self.group.ranks[(self.rank + 1) % self.group.count]
@@ -213,14 +223,16 @@ class SimRank:
 
     def wait(self) -> Wait | None:
         """As its control block says."""
-        if not self.in_wait:
-            return None
+        return self._wait(self.world.now - self.progress_at) if self.in_wait else None
+
+    def _wait(self, waited_s: float) -> Wait:
+        awaited = self._awaited
         return Wait(
-            collective=Collective.ALL_SUM,
+            collective=Collective.ALL_SUM if awaited is None else Collective.RECV,
             seq=self.seq,
             size_bytes=1024,
-            waited_s=self.world.now - self.progress_at,
-            waiting_for=self.group.waiting_for(self),
+            waited_s=waited_s,
+            waiting_for=self.group.waiting_for(self) if awaited is None else (awaited,),
         )
 
     def sample(self) -> Sample:
@@ -294,13 +306,7 @@ class SimRank:
         if self.in_wait:
             self._last_wait = self.wait()
         elif self.seq > self.completed:
-            self._last_wait = Wait(
-                collective=Collective.ALL_SUM,
-                seq=self.seq,
-                size_bytes=1024,
-                waited_s=0.0,
-                waiting_for=self.group.waiting_for(self),
-            )
+            self._last_wait = self._wait(0.0)
         self.in_wait = False
         self.moved_at = self.world.now
 

@@ -210,7 +210,7 @@ def _single_code(schedule: Schedule, rng: random.Random, what: str, rank: int, s
         "early": (73, {"early_exit_step": step}),
         "init": (1, {"init_error": "no device"}),
         "spawn": (69, {"spawn_error": "no such file"}),
-        "desync": (76, {"desync_step": step}),
+        "desync": (76, _out_of_step(step)),
         "late init": (69, {"init_delay_s": 30.0}),
     }
     code, changes = plans[what]
@@ -218,6 +218,11 @@ def _single_code(schedule: Schedule, rng: random.Random, what: str, rank: int, s
     if what == "pause":
         schedule.faults.append((0.6, "freeze rank in step", rank, float(step)))
     return code
+
+
+def _out_of_step(step: int) -> dict[str, int]:
+    """A desync in some, a deadlock in others; nothing is drawn, so that all other seeds stay what they are."""
+    return {"deadlock_step" if step % 2 else "desync_step": step}
 
 
 def _single_stop(schedule: Schedule, rng: random.Random) -> int:
@@ -274,7 +279,7 @@ def _vary_wildly(schedule: Schedule, rng: random.Random, rank: int, epoch: int) 
         {"hang_step": rng.randint(1, steps)},
         {"late_step": rng.randint(1, steps), "late_s": rng.uniform(1, 12)},
         {"early_exit_step": rng.randint(1, steps)},
-        {"desync_step": rng.randint(1, steps)},
+        _out_of_step(rng.randint(1, steps)),
         {"init_delay_s": rng.uniform(0.5, 20.0)},
         {"init_error": "no device"},
         {"spawn_error": "no such file"},

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from jlaunch.core import agent as agent_module
+from jlaunch.core import circles as circles_module
+from jlaunch.core import detector as detector_module
 from jlaunch.core import epoch as epoch_module
 from jlaunch.core.agent import AgentMachine
 from jlaunch.core.cause import Inquest
@@ -28,6 +30,7 @@ from jlaunch.core.policy import Reaction
 from jlaunch.core.process import ProcessMachine
 from jlaunch.core.start import Start
 from jlaunch.core.waits import Waits
+from tests.sim import test_deadlock as deadlock
 from tests.sim import test_found as found
 from tests.sim import test_scenarios as scenarios
 from tests.sim.run import simulate
@@ -86,6 +89,11 @@ MUTANTS: dict[str, tuple[Catcher, Planted]] = {
         scenarios.test_a_late_rank_that_is_paused_has_the_pause_limit,
         (Detector, "_limit_at", _limit_of_stragglers),
     ),
+    "calls that do not belong together are none": (
+        lambda: deadlock.test_a_deadlock_is_named_long_before_anybody_is_stuck(1),
+        (detector_module, "deadlock_in", lambda *_: None),
+    ),
+    "a silent link is a deadlock": (109, (circles_module, "_are_partners", lambda *_: False)),
     "a question is answered by the supervisor alone": (9, (LocalRanks, "_answer_if_alone", _nothing)),
     "a question is answered twice": (7, (ProcessMachine, "obey", _always_answer)),
     "the last cause is the root": (

@@ -28,7 +28,7 @@
 namespace jlaunch {
 
 inline constexpr std::uint32_t kControlBlockMagic = 0x4a4c4342; // "JLCB"
-inline constexpr std::uint32_t kControlBlockVersion = 2;
+inline constexpr std::uint32_t kControlBlockVersion = 3;
 inline constexpr std::size_t kGroupSlots = 8;
 inline constexpr std::size_t kMaskWords = kMaxRanks / 64;
 

@@ -45,6 +45,10 @@ FAULTS = {
     "other-call": lambda: mx.eval(mx.distributed.all_max(mx.ones((1000,)))),
     "other-size": lambda: mx.eval(mx.distributed.all_sum(mx.ones((999,)))),
     "other-dtype": lambda: mx.eval(mx.distributed.all_sum(mx.ones((1000,), dtype=mx.int32))),
+    "swapped": lambda: (
+        mx.async_eval(mx.distributed.all_max(mx.ones((1000,)))),
+        mx.async_eval(mx.distributed.all_sum(mx.ones((1000,)))),
+    ),
     "skip": lambda: mx.eval(mx.distributed.all_gather(mx.ones((3,)))),
 }
 
