@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 
 from jlaunch.io import platform
 
@@ -36,11 +37,17 @@ class StackPipe:
         self._data = b""
 
     def take(self) -> tuple[str, ...] | None:
-        """The lines of the dump; None if its end has not come yet."""
-        while self._read() and MARK not in self._data and len(self._data) < STACK_MAX_BYTES:
-            pass
-        if MARK not in self._data and len(self._data) < STACK_MAX_BYTES:
-            return None
+        """The lines of the dump; None if its end has not come yet. It has when nobody is left to write it."""
+        more: bytes | None = b""
+        while MARK not in self._data and len(self._data) < STACK_MAX_BYTES:
+            more = self._read()
+            if not more:
+                break
+        is_whole = MARK in self._data or len(self._data) >= STACK_MAX_BYTES
+        return None if more is None and not is_whole else self.rest()
+
+    def rest(self) -> tuple[str, ...]:
+        """The lines that have come so far; they are forgotten here."""
         text = self._data.partition(MARK)[0][:STACK_MAX_BYTES].decode(errors="replace")
         self._data = b""
         return tuple(line for line in text.splitlines() if line.strip())
@@ -51,17 +58,18 @@ class StackPipe:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
 
-    def _read(self) -> bool:
+    def _read(self) -> bytes | None:
+        """More bytes, b'' if nobody has the other end open, None if there are none yet."""
         with contextlib.suppress(BlockingIOError):
             data = os.read(self.fd, STACK_MAX_BYTES)
             self._data += data
-            return bool(data)
-        return False
+            return data
+        return None
 
 
 def refusal_to_ask(pid: int, number: int) -> str:
     """Why ``pid`` must not be sent signal ``number`` for its stacks; '' if it may."""
-    if not number:
+    if number != signal.SIGURG:  # a rank wrote it: nothing else is ever sent
         return "no handler is armed in it: no Python that has called init, or it handles SIGURG itself"
     if not platform.catches(pid, number):
         return f"it does not handle signal {number}, or has it blocked"

@@ -58,7 +58,7 @@ class Stacks:
             return
         pipe.begin()
         self._driver.watch(pipe.fd, functools.partial(self._read, key))
-        give_up = functools.partial(self._answer, key, error=f"no answer within {STACK_PATIENCE_S:g} s")
+        give_up = functools.partial(self._give_up, key)
         self._pending[key] = self._driver.call_later(STACK_PATIENCE_S, give_up)
         try:
             os.kill(*holder)
@@ -73,7 +73,13 @@ class Stacks:
     def _read(self, key: tuple[int, int]) -> None:
         lines = self._pipes[key].take()
         if lines is not None:
-            self._answer(key, lines=lines)
+            self._answer(key, lines=lines, error="" if lines else "it ended before it answered")
+
+    def _give_up(self, key: tuple[int, int]) -> None:
+        """What came without an end is better than nothing."""
+        lines = self._pipes[key].rest()
+        what = "not all of the answer came" if lines else "no answer"
+        self._answer(key, lines=lines, error=f"{what} within {STACK_PATIENCE_S:g} s")
 
     def _answer(self, key: tuple[int, int], *, lines: tuple[str, ...] = (), error: str = "") -> None:
         self._settle(key)

@@ -67,10 +67,16 @@ def job_spec(
     )
 
 
-def wait_for(*ranks: int, seq: int = 5, waited_s: float = 1.0, group: int = 0) -> Wait:
+def wait_for(
+    *ranks: int,
+    seq: int = 5,
+    waited_s: float = 1.0,
+    group: int = 0,
+    kind: Collective = Collective.ALL_SUM,
+) -> Wait:
     """A rank's wait in a collective."""
     return Wait(
-        collective=Collective.ALL_SUM,
+        collective=kind,
         seq=seq,
         size_bytes=64,
         waited_s=waited_s,

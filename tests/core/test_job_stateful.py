@@ -23,7 +23,7 @@ from jlaunch.core.actions import (
     StartAgent,
     WriteVerdict,
 )
-from jlaunch.core.contract import Reason, VerdictKind
+from jlaunch.core.contract import Collective, Reason, VerdictKind
 from jlaunch.core.events import (
     ActionFailed,
     AgentExited,
@@ -52,6 +52,7 @@ from jlaunch.core.events import (
     RankSpawnFailed,
     RankUnkillable,
     ResumeRequested,
+    StackTaken,
     StopRequested,
     VerdictWritten,
 )
@@ -67,7 +68,10 @@ some_rank = st.integers(0, RANKS - 1)
 some_host = st.integers(0, HOSTS - 1)
 some_status = st.sampled_from([0, 0, 0, 1, 3, -6, -9, -11, -15])
 some_wait = st.builds(
-    lambda ranks, seq: wait_for(*sorted(ranks), seq=seq), st.sets(st.integers(-1, RANKS)), st.integers(1, 9)
+    lambda ranks, seq, kind: wait_for(*sorted(ranks), seq=seq, kind=kind),
+    st.sets(st.integers(-1, RANKS)),
+    st.integers(1, 9),
+    st.sampled_from([Collective.ALL_SUM, Collective.ALL_SUM, Collective.RECV]),
 )
 
 
@@ -80,7 +84,6 @@ class AnyOrder(RuleBasedStateMachine):
         self.lives = [0] * HOSTS
         self.spawned: set[tuple[int, int]] = set()
         self.confirmed: set[tuple[int, int]] = set()
-        self.lost: set[int] = set()
         self.fences: dict[int, int] = {}
         self.fenced_at: dict[int, float] = {}
         self.questions: set[tuple[int, int, int]] = set()
@@ -136,7 +139,6 @@ class AnyOrder(RuleBasedStateMachine):
         old = {each for each in self.spawned if each[1] < spawn.epoch}
         assert old <= self.confirmed, f"{spawn} while {old - self.confirmed} may live"
         self.spawned.add(key)
-        self.lost.clear()
         self.fences.clear()
         self.had_loss = False
 
@@ -249,9 +251,8 @@ class AnyOrder(RuleBasedStateMachine):
             for rank in range(RANKS):
                 self.rank_advances(rank, 0)
 
-    @rule(rank=some_rank, which=st.integers(0, 4))
-    def rank_says_anything(self, rank: int, which: int) -> None:
-        """Out of order."""
+    @rule(rank=some_rank, which=st.integers(0, 5))
+    def rank_says_anything_out_of_order(self, rank: int, which: int) -> None:
         at = {"rank": rank, "epoch": self.epoch}
         events = (
             RankSpawned(**at, pid=1),
@@ -259,6 +260,7 @@ class AnyOrder(RuleBasedStateMachine):
             RankJoined(**at, address=b"x"),
             RankFormed(**at),
             RankReported(**at, numbers={"step": 1.0}),
+            StackTaken(rank=rank, epoch=self.epoch, lines=('  File "/a.py", line 1 in f',)),
         )
         self.hear(events[which])
 

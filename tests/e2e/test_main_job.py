@@ -57,6 +57,34 @@ def test_wait_a_pause_changes_nothing() -> None:
         job.assert_nothing_left()
 
 
+def warnings_of_pauses(job: Job) -> list[str]:
+    """What people are told of pauses, in order."""
+    lines = [line.decode() for line in job.stderr.all]
+    return [line for line in lines if "is paused" in line or "runs again" in line]
+
+
+def test_raise_waits_out_a_pause_within_the_limit_with_one_warning() -> None:
+    """Under ``raise`` with a limit over the pause: all go on, sums right, one line names rank 2."""
+    options = (*DEADLINE, "--max-pause", "5m")
+    turns = 40
+    with Job(*program("sum_loop.py", turns, 16 * MIB), options=options) as job:
+        pid = pid_of(job, 2)
+        os.kill(pid, signal.SIGSTOP)
+        job.wait_event("RankPaused", rank=2)
+        # Three survivors ask once a second: each of them for some seconds.
+        job.wait_events("RecordVerdict", 12, verdict_kind="keep_waiting")
+        os.kill(pid, signal.SIGCONT)
+        job.wait_event("RankResumed", rank=2)
+        assert job.end() == 0, job.describe()
+        assert len(job.said("done")) == 4
+        assert len(digests(job)) == 1
+        told = warnings_of_pauses(job)
+        assert [line.split(" on ")[0] for line in told] == ["jlaunch: rank 2"] * 2, told
+        assert ["paused" in line for line in told] == [True, False]
+        assert not job.said("lost")
+        job.assert_nothing_left()
+
+
 def test_raise_names_a_killed_peer() -> None:
     """SIGKILL under ``raise``: PeerLost in all three, with rank and reason; exit 137."""
     with Job(*program("sum_loop.py", ENDLESS, 16 * MIB), options=DEADLINE) as job:

@@ -32,6 +32,14 @@ def here():
 here()
 """
 
+ENDS = """
+import os, signal, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_NONBLOCK)
+signal.signal(signal.SIGURG, lambda *_: os._exit(0))
+print("armed", flush=True)
+signal.pause()
+"""
+
 
 class Host:
     """The taker, and one process that holds the claim of rank 0."""
@@ -93,8 +101,9 @@ def test_nobody_is_asked_who_is_not_armed(host: Host) -> None:
     assert host.ask().error == "it is not there"
     host.start("import signal; print('armed', flush=True); signal.pause()")
     assert "does not handle signal" in host.ask().error
-    host.signal = 0
-    assert "no handler is armed" in host.ask().error
+    for number in (0, signal.SIGKILL):  # whatever a rank wrote there
+        host.signal = number
+        assert "no handler is armed" in host.ask().error
     assert host.process is not None
     assert host.process.poll() is None
 
@@ -111,6 +120,20 @@ def test_who_is_stopped_does_not_answer_and_that_is_said(host: Host) -> None:
     host.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, host.process.pid, os.WSTOPPED)
     assert host.ask().error == f"no answer within {STACK_PATIENCE_S:g} s"
+
+
+def test_who_ends_instead_of_answering_is_not_waited_for(host: Host) -> None:
+    host.start(ENDS)
+    began = host.driver.now()
+    assert host.ask().error == "it ended before it answered"
+    assert host.driver.now() - began < STACK_PATIENCE_S
+
+
+def test_an_answer_without_an_end_is_told_as_far_as_it_came(host: Host) -> None:
+    host.start(ARMED.replace('lambda *_: os.write(fd, b"\\0")', "lambda *_: None"))
+    taken = host.ask()
+    assert any("in here" in line for line in taken.lines)
+    assert taken.error == f"not all of the answer came within {STACK_PATIENCE_S:g} s"
 
 
 def test_a_dump_without_an_end_is_cut(tmp_path: Path) -> None:
