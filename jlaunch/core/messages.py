@@ -26,6 +26,10 @@ OUTPUT_CHUNK_BYTES = 64 * 1024
 OUTPUT_WINDOW_BYTES = 1024 * 1024
 """Output that an agent may have in flight, unacknowledged; beyond it, it stops reading pipes."""
 
+OUTPUT_MESSAGE_BYTES = 256
+"""What a message of output counts beside its bytes: room for its structs and frames, an estimate. So a window
+of very short lines needs no more memory than one of long ones."""
+
 
 class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent reads from its stdin, once, before anything else. Holds keys: never log it."""
@@ -52,8 +56,13 @@ class Output(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     data: bytes
 
 
+def weight_bytes(data: bytes) -> int:
+    """What a message with this piece of output takes of the window; the end of a stream takes nothing."""
+    return len(data) + OUTPUT_MESSAGE_BYTES if data else 0
+
+
 class OutputTaken(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The supervisor has passed on so many bytes of output: the agent may read as many more."""
+    """The supervisor has passed on output of this ``weight_bytes``: the agent may read as much more."""
 
     size_bytes: int
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jlaunch.core.errors import ConfigError
-from jlaunch.core.messages import OUTPUT_WINDOW_BYTES, Output
+from jlaunch.core.messages import OUTPUT_WINDOW_BYTES, Output, weight_bytes
 from jlaunch.core.spec import OutputMode
 from jlaunch.runtime.driver import Driver, Timer, WakeUp
 from jlaunch.view.lines import LinePrefixer, wants_colour
@@ -28,7 +28,7 @@ ACKNOWLEDGE_BYTES = OUTPUT_WINDOW_BYTES // 16
 
 
 class _Write(NamedTuple):
-    """Bytes for one descriptor; ``size_bytes`` of ``host``'s output are passed on once they are out."""
+    """Bytes for one descriptor; ``size_bytes`` of ``host``'s credit go back once they are out."""
 
     fd: int
     data: bytes
@@ -133,7 +133,7 @@ class OutputView:
             shown = sheet.feed(output.rank, output.stream, output.data, self._driver.now())
             self._arm()
         # Also with nothing to show: credit comes back in order, behind the log file's bytes.
-        self._writer.put(_Write(output.stream, shown, host, len(output.data)))
+        self._writer.put(_Write(output.stream, shown, host, weight_bytes(output.data)))
 
     def say(self, text: str) -> None:
         """One line of our own on stderr."""
@@ -192,14 +192,17 @@ class OutputView:
 
 
 class _Logs:
-    """The files of ``--log-dir``: ``rank-N.out`` and ``rank-N.err``, for each restart of their own."""
+    """The files of ``--log-dir``: ``rank-N.out`` and ``rank-N.err``, for each restart of their own.
+
+    What is made is for its owner alone: a program prints what it was not meant to print.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._fds: dict[tuple[int, int, int], int] = {}
         self._paths: dict[int, str] = {}
         try:
-            os.makedirs(directory, exist_ok=True)
+            os.makedirs(directory, mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--log-dir {directory}: cannot be made: {error.strerror}") from error
 
@@ -207,7 +210,7 @@ class _Logs:
         restart = f".restart-{restart_count}" if restart_count else ""
         for stream, suffix in ((STDOUT, "out"), (STDERR, "err")):
             path = os.path.join(self._directory, f"rank-{rank}{restart}.{suffix}")
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             self._fds[(rank, epoch, stream)] = fd
             self._paths[fd] = path
 

@@ -16,7 +16,7 @@ import termios
 from collections import deque
 from collections.abc import Callable
 
-from jlaunch.core.messages import OUTPUT_CHUNK_BYTES, OUTPUT_WINDOW_BYTES, Output
+from jlaunch.core.messages import OUTPUT_CHUNK_BYTES, OUTPUT_WINDOW_BYTES, Output, weight_bytes
 from jlaunch.runtime.driver import Driver, Timer
 
 TAIL_LINES = 20
@@ -135,7 +135,7 @@ class OutputPump:
             end = len(data)
         data, pipe.rest = data[:end], data[end:]
         if data and not self._is_discarding:
-            self._credit_bytes -= len(data)
+            self._credit_bytes -= weight_bytes(data)
             self._send(Output(rank=pipe.rank, epoch=pipe.epoch, stream=pipe.stream, data=data))
         pipe.release_at = self._driver.now() + HOLD_S if pipe.rest else math.inf
         self._arm(pipe.release_at)

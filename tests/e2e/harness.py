@@ -78,6 +78,7 @@ class Job:
         env: dict[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
         under: tuple[str, ...] = (),
     ) -> None:
         """``under`` is put in front of the command line (``nohup``)."""
@@ -96,14 +97,13 @@ class Job:
             [*under, *words, *command],
             stdin=stdin,
             stdout=stdout,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             env=full_env,
             start_new_session=True,
         )
-        assert self.process.stderr is not None
         # A test that gave a descriptor of its own reads the output itself.
         self.stdout = Lines(self.process.stdout or io.BytesIO(), "stdout")
-        self.stderr = Lines(self.process.stderr, "stderr")
+        self.stderr = Lines(self.process.stderr or io.BytesIO(), "stderr")
 
     def __enter__(self) -> Job:  # noqa: PYI034 (Self needs Python 3.11)
         return self
@@ -136,6 +136,25 @@ class Job:
             return found[:count] if len(found) >= count else None
 
         found: list[dict[str, Any]] = self.events_lines.wait(enough, timeout_s, f"{count} × {kind} {fields}")
+        return found
+
+    def wait_time(self, span_s: float) -> float:
+        """Wait until the job's own events, its heartbeats if nothing else, tell of so much more time; the span."""
+        began = time.monotonic()
+        known = len(self.events_lines.all)
+        since = self.wait_more(known, -1.0)
+        until = self.wait_more(known, since + span_s)
+        assert until - since >= span_s
+        return time.monotonic() - began
+
+    def wait_more(self, known: int, at_least: float) -> float:
+        """The time of the first event after the first ``known`` whose time is no less than that."""
+
+        def late_enough(lines: list[bytes]) -> float | None:
+            times = (float(json.loads(line)["t"]) for line in lines[known:])
+            return next((t for t in times if t >= at_least), None)
+
+        found: float = self.events_lines.wait(late_enough, what=f"an event at {at_least:.1f} s")
         return found
 
     def wait_said(self, kind: str, count: int, timeout_s: float = BOUND_S) -> list[dict[str, Any]]:
@@ -214,6 +233,23 @@ def processes_with(runtime_dir: Path) -> list[int]:
                     if state not in "ZX":
                         found.append(int(entry.name))
     return found
+
+
+def own_processes(job: Job) -> list[int]:
+    """Supervisor and agent."""
+    return [job.process.pid, int(job.wait_event("AgentReady")["pid"])]
+
+
+def memory_peak_bytes(pid: int) -> int:
+    """The most memory that a process has had at any time."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def said(lines: list[bytes]) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jlaunch.core.messages import Output
+from jlaunch.core.messages import Output, weight_bytes
 from jlaunch.core.spec import OutputMode
 from jlaunch.io.clock import SystemClock
 from jlaunch.runtime.driver import Driver
@@ -148,6 +148,8 @@ def test_logs_have_all_bytes_whatever_is_shown(screen: Screen, tmp_path: Path) -
         "rank-0.restart-1.out": b"again\n",
         "rank-0.restart-1.err": b"",
     }
+    assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "logs").iterdir()} == {0o600}
 
 
 def test_a_terminal_that_takes_nothing_holds_back_credit_and_nothing_else(screen: Screen) -> None:
@@ -167,7 +169,7 @@ def test_a_terminal_that_takes_nothing_holds_back_credit_and_nothing_else(screen
         return taken == 4 * 65536
 
     screen.wait(all_taken)
-    screen.wait(lambda: sum(size for _, size in screen.acknowledged) == 4 * 65536)
+    screen.wait(lambda: sum(size for _, size in screen.acknowledged) == 4 * weight_bytes(b"x" * 65536))
     assert {host for host, _ in screen.acknowledged} == {3}
     screen.finish(view)
 
@@ -182,4 +184,4 @@ def test_a_reader_that_leaves_is_told_once_and_costs_no_credit(screen: Screen) -
     screen.wait(lambda: screen.left > 0)
     screen.finish(view)
     assert screen.left == 1
-    assert sum(size for _, size in screen.acknowledged) == 3 * 65536
+    assert sum(size for _, size in screen.acknowledged) == 3 * weight_bytes(b"x" * 65536)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jlaunch.core.messages import OUTPUT_CHUNK_BYTES, OUTPUT_WINDOW_BYTES, Output
+from jlaunch.core.messages import OUTPUT_CHUNK_BYTES, OUTPUT_MESSAGE_BYTES, OUTPUT_WINDOW_BYTES, Output
 from jlaunch.io.clock import SystemClock
 from jlaunch.runtime.driver import Driver
 from jlaunch.runtime.pump import TAIL_LINES, OutputPump
@@ -76,7 +76,7 @@ def test_without_credit_nothing_is_read_and_with_it_nothing_is_lost(agent: Agent
     while size := rank.write(OUT, data):
         written += size
         agent.turns()
-    assert len(agent.output(0, OUT)) == OUTPUT_WINDOW_BYTES
+    assert 0 <= OUTPUT_WINDOW_BYTES - len(agent.output(0, OUT)) < OUTPUT_CHUNK_BYTES
     assert agent.pump.is_blocked(0, 1)
     agent.pump.taken(OUTPUT_WINDOW_BYTES)
     assert not agent.pump.is_blocked(0, 1)
@@ -84,6 +84,18 @@ def test_without_credit_nothing_is_read_and_with_it_nothing_is_lost(agent: Agent
     agent.turns(3)
     assert len(agent.output(0, OUT)) == written
     assert all(len(piece.data) <= OUTPUT_CHUNK_BYTES for piece in agent.sent)
+
+
+def test_a_window_of_very_short_lines_is_few_messages(agent: Agent) -> None:
+    """What waits on the way takes memory for each message, not only for its bytes."""
+    rank = Rank(agent.pump)
+    most = OUTPUT_WINDOW_BYTES // OUTPUT_MESSAGE_BYTES
+    for _ in range(most + 100):
+        rank.write(OUT, b"\n")
+        agent.turns()
+    assert len(agent.sent) <= most
+    rank.close()
+    agent.pump.finish(0, 1)
 
 
 def test_a_rank_is_not_blocked_by_another_ranks_flood_until_its_own_pipe_is_full(agent: Agent) -> None:
@@ -106,7 +118,7 @@ def test_what_is_in_the_pipes_at_the_end_is_sent_without_credit(agent: Agent) ->
     rank.write(ERR, b"Traceback\n")
     # Somebody outside of the group still holds the pipes: that is no reason to wait.
     assert agent.pump.finish(0, 1) == ("Traceback",)
-    assert len(agent.output(0, OUT)) > OUTPUT_WINDOW_BYTES
+    assert len(agent.output(0, OUT)) > OUTPUT_WINDOW_BYTES - OUTPUT_CHUNK_BYTES
     assert agent.output(0, ERR) == b"Traceback\n"
     assert [piece.stream for piece in agent.sent if not piece.data] == [OUT, ERR]
     rank.close()
