@@ -14,6 +14,8 @@ import time
 WAY, COUNT = sys.argv[1], int(sys.argv[2])
 RANK = os.environ["JLAUNCH_RANK"]
 WAITING_S = 0.002
+LONG_S = 0.2
+"""Longer than the beginning of a line is held."""
 
 
 def line(number: int) -> str:
@@ -27,7 +29,9 @@ def cut() -> None:
     for start in range(0, len(text), 5):
         for fd in (1, 2):
             os.write(fd, text[start : start + 5])
-        time.sleep(WAITING_S)  # what is written is read in pieces only if there is time between them
+        in_character = text[start + 5 : start + 6] > b"\x7f"
+        # What is written is read in pieces only if there is time between them, and shown so only after more of it.
+        time.sleep(LONG_S if in_character and start % 100 == 0 else WAITING_S)
 
 
 def bar() -> None:
