@@ -95,6 +95,18 @@ def status(job: str | None, as_json: bool) -> int:
     return show_status(job, as_json=as_json)
 
 
+@jlaunch.command("replay")
+@click.argument("file")
+def replay(file: str) -> int:
+    """Feed a recorded run (--events FILE) to a fresh machine: does it decide as it did?
+
+    Exit code 1: it does not.
+    """
+    from jlaunch.cli.replay import show_replay
+
+    return show_replay(file)
+
+
 @jlaunch.command("demo")
 @click.option("--on-peer-loss", type=POLICIES, help="Only the scene of this policy.")
 def demo(on_peer_loss: str | None) -> int:

@@ -7,8 +7,6 @@ Bytes that are not text (rendezvous addresses) are recorded by their length alon
 from __future__ import annotations
 
 import contextlib
-import enum
-import math
 import os
 import select
 import stat
@@ -17,6 +15,7 @@ from collections.abc import Mapping
 import msgspec
 
 from jlaunch.core.errors import ConfigError
+from jlaunch.core.replay import as_fields
 from jlaunch.io.clock import Clock
 
 EVENTS_VERSION = 1
@@ -40,19 +39,23 @@ class EventsFile:
         self._clock = clock
         self._started_at = clock.now()
         self._backlog = bytearray()
+        self._woke: list[float] = []
         try:
             self._fd: int | None = _open(path)
         except OSError as error:
             raise ConfigError(f"--events {path}: cannot be written: {error.strerror}") from error
 
-    def write(self, record: msgspec.Struct, **more: object) -> str | None:
+    def write(self, record: msgspec.Struct, *, now: float | None = None, **more: object) -> str | None:
         """Append one event or action, with ``more`` fields beside its own.
 
+        ``now`` is the moment at which the job machine was given it, in the clock's seconds; else it is read.
         Returns the reason if the file has just become unwritable.
         """
         if self._fd is None:
             return None
-        t = self._clock.now() - self._started_at
+        if self._woke:
+            more["woke"], self._woke = self._woke, []
+        t = self._since_start(self._clock.now() if now is None else now)
         self._backlog += record_line(record, at=self._clock.unix_time(), t=t, more=more)
         try:
             self._flush(self._fd)
@@ -61,6 +64,14 @@ class EventsFile:
         if len(self._backlog) > BACKLOG_BYTES:
             return self._give_up("its reader takes nothing")
         return None
+
+    def note_wake(self, now: float) -> None:
+        """The job machine was woken at ``now``: its next line says so."""
+        if self._fd is not None:
+            self._woke.append(self._since_start(now))
+
+    def _since_start(self, now: float) -> float:
+        return round(now - self._started_at, 9)
 
     def close(self) -> None:
         """Close the file, after a last moment for a slow reader; later writes do nothing."""
@@ -94,25 +105,5 @@ def _open(path: str) -> int:
 
 def record_line(record: msgspec.Struct, *, at: float, t: float, more: Mapping[str, object]) -> bytes:
     """One line of the events file, newline included."""
-    fields = {name: _plain(getattr(record, name)) for name in record.__struct_fields__}
-    head = {"v": EVENTS_VERSION, "at": round(at, 6), "t": round(t, 6), "kind": type(record).__name__}
-    # An action may have a field named `kind` of its own (a verdict's); the record's kind comes first.
-    if "kind" in fields:
-        fields["verdict_kind"] = fields.pop("kind")
-    return msgspec.json.encode(head | fields | dict(more)) + b"\n"
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return {"size_bytes": len(value)}
-    if isinstance(value, enum.IntEnum):
-        return value.name.lower()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, msgspec.Struct):
-        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+    head = {"v": EVENTS_VERSION, "at": round(at, 6), "t": t, "kind": type(record).__name__}
+    return msgspec.json.encode(head | as_fields(record) | dict(more)) + b"\n"

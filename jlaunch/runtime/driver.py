@@ -254,7 +254,8 @@ class Machine(Protocol[_EventIn_contra, _ActionOut_co]):
 class MachineDriver(Generic[_Event, _Action]):
     """Feeds one machine: every event in order, every action before the next event, one timer.
 
-    ``perform`` carries out an action and may call ``feed``: such events wait their turn.
+    ``perform`` carries out an action and may call ``feed``: such events wait their turn. ``tap`` sees each
+    event right before the machine does, with the same moment.
     """
 
     def __init__(
@@ -264,7 +265,9 @@ class MachineDriver(Generic[_Event, _Action]):
         perform: Callable[[_Action], None],
         *,
         deadline_event: Callable[[], _Event],
+        tap: Callable[[_Event, float], None] | None = None,
     ) -> None:
+        self._tap = tap
         self._driver = driver
         self._machine = machine
         self._perform = perform
@@ -281,7 +284,10 @@ class MachineDriver(Generic[_Event, _Action]):
         self._busy = True
         try:
             while self._events:
-                for action in self._machine.handle(self._events.popleft(), self._driver.now()):
+                event, now = self._events.popleft(), self._driver.now()
+                if self._tap is not None:
+                    self._tap(event, now)
+                for action in self._machine.handle(event, now):
                     self._perform(action)
         finally:
             self._busy = False

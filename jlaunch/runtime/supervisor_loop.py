@@ -43,6 +43,7 @@ from jlaunch.core.events import (
 )
 from jlaunch.core.job import JobMachine
 from jlaunch.core.messages import AgentStart, Output, OutputTaken, Stdin, StdinTaken, encode_agent_start
+from jlaunch.core.replay import spec_record
 from jlaunch.core.snapshot import encode_snapshot
 from jlaunch.core.spec import JobSpec, StdinMode
 from jlaunch.io.clock import SystemClock
@@ -84,9 +85,14 @@ class SupervisorLoop:
         self._driver = Driver(clock)
         self._was_stopped = False
         self._events = EventsFile(events_path, clock) if events_path is not None else None
-        self._job = JobMachine(spec, rng=random.Random())
+        self._seed = random.SystemRandom().getrandbits(48)
+        self._job = JobMachine(spec, rng=random.Random(self._seed))
         self._machine: MachineDriver[JobEvent, Action] = MachineDriver(
-            self._driver, self._job, self._perform, deadline_event=DeadlineReached
+            self._driver,
+            self._job,
+            self._perform,
+            deadline_event=DeadlineReached,
+            tap=None if self._events is None else self._record_event,
         )
         self._stop_signals = stop_signals
         self._last_sign: dict[int, float] = {}
@@ -139,7 +145,7 @@ class SupervisorLoop:
         """Run the job; returns the exit code."""
         try:
             self._agents.watch_all()
-            self._feed(JobStarted(), job=self._spec.job)
+            self._feed(JobStarted())
             self._driver.run()
         finally:
             self._close()
@@ -157,13 +163,24 @@ class SupervisorLoop:
 
     # ---- events in -------------------------------------------------------------------------------
 
-    def _feed(self, event: JobEvent, **more: object) -> None:
-        self._record(event.event if isinstance(event, AgentHeard) else event, **more)
+    def _feed(self, event: JobEvent) -> None:
         self._machine.feed(event)
 
-    def _record(self, record: msgspec.Struct, **more: object) -> None:
+    def _record_event(self, event: JobEvent, now: float) -> None:
+        """What the machine is given goes into the log first, so that the log can be replayed."""
+        if isinstance(event, DeadlineReached):
+            if self._events is not None:
+                self._events.note_wake(now)
+        elif isinstance(event, AgentHeard):
+            self._record(event.event, now=now, agent=[event.host, event.incarnation])
+        elif isinstance(event, JobStarted):
+            self._record(event, now=now, job=self._spec.job, seed=self._seed, spec=spec_record(self._spec))
+        else:
+            self._record(event, now=now)
+
+    def _record(self, record: msgspec.Struct, *, now: float | None = None, **more: object) -> None:
         if self._events is not None:
-            failure = self._events.write(record, **more)
+            failure = self._events.write(record, now=now, **more)
             if failure is not None:
                 self._output.say(f"jlaunch: {failure}")
 
@@ -177,7 +194,7 @@ class SupervisorLoop:
     def _reader_left(self) -> None:
         """As for any program of a pipeline: who cannot write any more was sent SIGPIPE."""
         if self._ended is None:
-            self._stop_requested(signal.SIGPIPE)
+            self._stop_requested(int(signal.SIGPIPE))
 
     def _receive(self) -> None:
         for message in self._link.receive():

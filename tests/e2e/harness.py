@@ -22,6 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from jlaunch.core.replay import replay
+from jlaunch.view.replay import replay_lines
+
 PROGRAMS = Path(__file__).parent / "programs"
 BOUND_S = 60.0
 """How long a wait may take on a loaded two-core machine before it counts as a failure."""
@@ -211,6 +214,15 @@ class Job:
         assert not left, f"processes left: {left}"
         files = [str(path) for path in self.runtime_dir.rglob("*") if not path.is_dir()]
         assert not files, f"files left: {files}"
+        self.assert_replays()
+
+    def assert_replays(self) -> None:
+        """Its log, fed to a fresh machine, gives the same decisions, whatever happened."""
+        if self.process.returncode in (None, 2) or self.process.returncode < 0:
+            return  # refused before there was a log, or killed in the middle of it
+        self.wait_event("EndJob")
+        (replayed,) = replay(self.events)
+        assert replayed.first_difference is None, "\n".join(replay_lines(replayed))
 
     def describe(self) -> str:
         """Everything for the text of a failure."""
