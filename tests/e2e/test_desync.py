@@ -52,6 +52,7 @@ def test_under_stop_a_desync_stops_the_job() -> None:
 DEADLOCKS = {
     "send-send": "rank 0 in send #1 waits for 1, rank 1 in send #1 waits for 0",
     "recv-recv": "rank 0 in recv #1 waits for 1, rank 1 in recv #1 waits for 0",
+    "send-ring": "rank 0 in send #1 waits for 1, rank 1 in send #1 waits for 2, rank 2 in send #1 waits for 3",
     "recv-ring": "rank 0 in recv #1 waits for 1, rank 1 in recv #1 waits for 2, rank 2 in recv #1 waits for 3",
     "recv-sum": "rank 0 in all_sum #2 waits for 1, rank 1 in recv #1 waits for 0",
 }

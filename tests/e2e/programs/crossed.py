@@ -19,6 +19,9 @@ def main(way: str) -> None:
     mx.eval(mx.distributed.all_sum(mx.ones((4,))))
     if way == "send-send" and rank < 2:
         mx.eval(mx.distributed.send(mx.ones((LARGE,)), 1 - rank))
+    elif way == "send-ring":
+        mx.eval(mx.distributed.send(mx.ones((LARGE,)), (rank + 1) % size))
+        mx.eval(mx.distributed.recv((LARGE,), mx.float32, (rank - 1) % size))
     elif way == "recv-recv" and rank < 2:
         mx.eval(mx.distributed.recv((4,), mx.float32, 1 - rank))
     elif way == "recv-ring":
