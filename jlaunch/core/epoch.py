@@ -357,7 +357,7 @@ class Epoch:
         self.trouble = self.trouble or (is_end and not self.is_draining)
 
     def _finish(self) -> list[Action]:
-        if self.rendezvous.is_open and not self.trouble and not self.is_draining:
+        if self.rendezvous.has_opened and not self.trouble and not self.is_draining:
             self.out += self.losses.spread(self.now)
         out, self.out = self.out, []
         return out

@@ -260,6 +260,8 @@ class LocalRanks:
 
     def _on_claim_taken(self, process: ProcessMachine, fact: ClaimTaken) -> None:
         process.claim_pid = fact.pid
+        if process.has_left:
+            process.begin_again()
         self._note_claim(process, fact.pid)
 
     def _note_claim(self, process: ProcessMachine, pid: int) -> None:

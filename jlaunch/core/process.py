@@ -182,6 +182,12 @@ class ProcessMachine(Machine[ProcessState]):
         """It never existed."""
         self._move(event, now)
 
+    def begin_again(self) -> None:
+        """The program that held the claim has left in peace, and another one holds it now."""
+        self.has_claim = self.has_claimed = self.has_left = self.has_joined = False
+        self.completed_seq = 0
+        self.wait = None
+
     def exited(self, event: ProcessExited, now: float, grace_s: float) -> None:
         """The leading process is gone: whoever is left of its group must go too."""
         was_running = self.state is ProcessState.RUNNING

@@ -76,6 +76,7 @@ TRANSITIONS: dict[tuple[RankState, type[Event]], RankState] = {
     (RankState.RUNNING, RankClaimed): RankState.CLAIMED,
     (RankState.CLAIMED, RankJoined): RankState.JOINED,
     (RankState.JOINED, RankFormed): RankState.FORMED,
+    (RankState.FORMED, RankClaimed): RankState.CLAIMED,
     (RankState.STOPPING, RankSpawned): RankState.STOPPING,
     (RankState.STOPPING, RankSpawnFailed): RankState.EXITED,
     **{(state, RankUnkillable): RankState.UNKILLABLE for state in (*_AT_WORK, *_ENDING)},
@@ -127,6 +128,10 @@ class RankMachine(Machine[RankState]):
         elif isinstance(event, RankClaimed):
             self.pid = event.pid
             self.has_claimed = True
+            # In another program than before, which counts its collectives from the start.
+            self.was_in_group = False
+            self.completed_seq = 0
+            self.wait = None
         elif isinstance(event, RankJoined):
             self.address = event.address
         elif isinstance(event, RankFormed):

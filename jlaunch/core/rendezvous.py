@@ -2,8 +2,10 @@
 
 Rules of this file. Nobody is timed before somebody enters ``init``: a program that never does is no
 MLX program, and none of our business. From the first one on, all must join within the start timeout.
-``OPEN`` and ``REFUSED`` are final for the epoch. A refusal goes to every host, also to those whose
-ranks have not come yet: their agents remember it and pass it on to late comers.
+``REFUSED`` is final for the epoch. A refusal goes to every host, also to those whose
+ranks have not come yet: their agents remember it and pass it on to late comers. After ``OPEN`` a rank that
+enters ``init`` again (a script that runs one program after the other) begins the next round: the same
+processes, a new group, the same epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 from jlaunch.core.actions import Action, FormGroup, OpenGroup, RefuseGroup
 from jlaunch.core.events import Event, Loss
 from jlaunch.core.machine import Machine
-from jlaunch.core.rank import RankMachine, RankState
+from jlaunch.core.rank import RankMachine
 
 
 class RendezvousState(enum.Enum):
@@ -49,6 +51,7 @@ TRANSITIONS: dict[tuple[RendezvousState, type[Event]], RendezvousState] = {
     (RendezvousState.EMPTY, FirstEntered): RendezvousState.GATHERING,
     (RendezvousState.GATHERING, AllJoined): RendezvousState.CONNECTING,
     (RendezvousState.CONNECTING, AllFormed): RendezvousState.OPEN,
+    (RendezvousState.OPEN, FirstEntered): RendezvousState.GATHERING,
     (RendezvousState.EMPTY, GroupDoomed): RendezvousState.REFUSED,
     (RendezvousState.GATHERING, GroupDoomed): RendezvousState.REFUSED,
     (RendezvousState.CONNECTING, GroupDoomed): RendezvousState.REFUSED,
@@ -63,8 +66,10 @@ class Rendezvous(Machine[RendezvousState]):
         self._epoch = epoch
         self._ranks = ranks
         self._hosts = hosts
-        self._joined = 0
-        self._formed = 0
+        self._joined: set[int] = set()
+        self._formed: set[int] = set()
+        self.round = 0
+        self.has_opened = False
         self.first_rank: int | None = None
 
     @property
@@ -88,28 +93,32 @@ class Rendezvous(Machine[RendezvousState]):
         return self.state is RendezvousState.REFUSED
 
     def claimed(self, rank: int, now: float) -> bool:
-        """``rank`` entered ``init``; returns whether it is the first."""
-        if self.state is not RendezvousState.EMPTY:
+        """``rank`` entered ``init``; returns whether it is the first of its round."""
+        if self.state not in (RendezvousState.EMPTY, RendezvousState.OPEN):
             return False
         self._move(FirstEntered(), now)
         self.first_rank = rank
+        self.round += 1
+        self._joined.clear()
+        self._formed.clear()
         return True
 
-    def joined(self, now: float) -> list[Action]:
-        """One more rank offered its address."""
-        self._joined += 1
-        if self.state is not RendezvousState.GATHERING or self._joined < len(self._ranks):
+    def joined(self, rank: int, now: float) -> list[Action]:
+        """``rank`` offered its address."""
+        self._joined.add(rank)
+        if self.state is not RendezvousState.GATHERING or len(self._joined) < len(self._ranks):
             return []
         self._move(AllJoined(), now)
         addresses = tuple(rank.address for rank in self._ranks)
         return [FormGroup(host=host, epoch=self._epoch, addresses=addresses) for host in self._hosts]
 
-    def formed(self, now: float) -> list[Action]:
-        """One more rank is connected to all others."""
-        self._formed += 1
-        if self.state is not RendezvousState.CONNECTING or self._formed < len(self._ranks):
+    def formed(self, rank: int, now: float) -> list[Action]:
+        """``rank`` is connected to all others."""
+        self._formed.add(rank)
+        if self.state is not RendezvousState.CONNECTING or len(self._formed) < len(self._ranks):
             return []
         self._move(AllFormed(), now)
+        self.has_opened = True
         return [OpenGroup(host=host, epoch=self._epoch) for host in self._hosts]
 
     def refuse(self, losses: tuple[Loss, ...], why: str, now: float) -> list[Action]:
@@ -119,9 +128,5 @@ class Rendezvous(Machine[RendezvousState]):
 
     def missing(self) -> tuple[int, ...]:
         """Ranks that have not joined (or, when all have, not connected)."""
-        has_come = _HAS_FORMED if self.state is RendezvousState.CONNECTING else _HAS_JOINED
-        return tuple(rank.rank for rank in self._ranks if rank.state not in has_come)
-
-
-_HAS_FORMED = (RankState.FORMED,)
-_HAS_JOINED = (RankState.JOINED, RankState.FORMED)
+        has_come = self._formed if self.state is RendezvousState.CONNECTING else self._joined
+        return tuple(rank.rank for rank in self._ranks if rank.rank not in has_come)

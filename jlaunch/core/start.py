@@ -73,11 +73,11 @@ class Start:
 
     def joined(self, event: RankJoined, now: float) -> None:
         """A rank offered its address."""
-        self._epoch.out += self.rendezvous.joined(now)
+        self._epoch.out += self.rendezvous.joined(event.rank, now)
 
     def formed(self, event: RankFormed, now: float) -> None:
         """A rank is connected to all others."""
-        self._epoch.out += self.rendezvous.formed(now)
+        self._epoch.out += self.rendezvous.formed(event.rank, now)
         if self.rendezvous.is_open:
             self.times_out_at = None
 

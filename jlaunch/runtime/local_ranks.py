@@ -256,7 +256,7 @@ class LocalRanks:
             return
         view = rank.block.read()
         at = {"rank": rank.rank, "epoch": rank.epoch}
-        if rank.holder is None and view.owner_alive and view.owner_pid:
+        if view.owner_alive and view.owner_pid not in (0, rank.holder):
             self._claim_taken(rank, view)
         if view.phase == Phase.LEAVING and not rank.has_left:
             rank.has_left = True

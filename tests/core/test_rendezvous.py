@@ -25,7 +25,7 @@ def enter(ranks: list[RankMachine], rendezvous: Rendezvous, rank: int) -> list[o
     ranks[rank].note(RankClaimed(rank=rank, epoch=1, pid=1), 2.0)
     rendezvous.claimed(rank, 2.0)
     ranks[rank].note(RankJoined(rank=rank, epoch=1, address=b"a%d" % rank), 2.0)
-    return list(rendezvous.joined(2.0))
+    return list(rendezvous.joined(rank, 2.0))
 
 
 def test_all_come_and_the_group_opens() -> None:
@@ -38,9 +38,9 @@ def test_all_come_and_the_group_opens() -> None:
     ]
     assert rendezvous.missing() == (0, 1)
     ranks[0].note(RankFormed(rank=0, epoch=1), 3.0)
-    assert rendezvous.formed(3.0) == []
+    assert rendezvous.formed(0, 3.0) == []
     assert rendezvous.missing() == (1,)
-    assert rendezvous.formed(3.0) == [OpenGroup(host=host, epoch=1) for host in (0, 1)]
+    assert rendezvous.formed(1, 3.0) == [OpenGroup(host=host, epoch=1) for host in (0, 1)]
     assert rendezvous.is_open
     assert not rendezvous.is_undecided
     with pytest.raises(InvalidTransition):
@@ -59,6 +59,21 @@ def test_a_refusal_goes_to_every_host_and_is_final(how_far: int) -> None:
     assert rendezvous.has_refused
     assert not rendezvous.is_undecided
     assert not rendezvous.claimed(0, 4.0)
-    assert rendezvous.joined(4.0) == rendezvous.joined(4.0) == []
-    assert rendezvous.formed(4.0) == rendezvous.formed(4.0) == []
+    assert rendezvous.joined(0, 4.0) == rendezvous.joined(1, 4.0) == []
+    assert rendezvous.formed(0, 4.0) == rendezvous.formed(1, 4.0) == []
     assert rendezvous.state is RendezvousState.REFUSED
+
+
+def test_after_one_program_the_next_one_begins_another_round() -> None:
+    ranks, rendezvous = pair()
+    for _ in range(2):
+        for rank in (0, 1):
+            enter(ranks, rendezvous, rank)
+        for rank in (0, 1):
+            ranks[rank].note(RankFormed(rank=rank, epoch=1), 3.0)
+            rendezvous.formed(rank, 3.0)
+    assert (rendezvous.round, rendezvous.is_open) == (2, True)
+    enter(ranks, rendezvous, 1)
+    assert (rendezvous.round, rendezvous.is_open, rendezvous.has_opened) == (3, False, True)
+    assert rendezvous.missing() == (0,)
+    assert rendezvous.refuse(LOSS, "rank 0 finished", 4.0)
