@@ -10,6 +10,7 @@ ends the pause first. The supervisor itself is suspended when every host has hel
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from jlaunch.core.actions import Action, PauseHost, ResumeHost, Say, Suspend
@@ -40,7 +41,13 @@ class PausableClock:
 
     def comes_at(self, at: float | None) -> float | None:
         """When it will show ``at``; None for never, as while it stands still."""
-        return None if at is None or self.is_held else at + self._lost_s
+        if at is None or self.is_held:
+            return None
+        moment = at + self._lost_s
+        # Rounded down by a bit it would be too early, and a virtual clock would wake at it for ever.
+        while self.read(moment) < at:
+            moment = math.nextafter(moment, math.inf)
+        return moment
 
     def hold(self, now: float) -> None:
         """Stand still."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jlaunch.core.actions import (
     EndJob,
@@ -41,6 +43,16 @@ def test_a_clock_that_is_held_shows_the_time_for_which_it_ran() -> None:
     assert clock.go_on(70.0) == 60.0
     assert (clock.read(71.0), clock.comes_at(11.0)) == (11.0, 71.0)
     assert clock.go_on(80.0) == 0.0
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_when_it_is_woken_its_moment_has_come(held_at: float, span_s: float, due_s: float) -> None:
+    clock = PausableClock()
+    clock.hold(held_at)
+    clock.go_on(held_at + span_s)
+    moment = clock.comes_at(held_at + due_s)
+    assert moment is not None
+    assert clock.read(moment) >= held_at + due_s
 
 
 # ---- the supervisor ------------------------------------------------------------------------------
